@@ -1,0 +1,1 @@
+"""The three actors and everything all processes share. No torch, no transformers."""
