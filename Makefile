@@ -1,0 +1,47 @@
+# Everything runs from the project's own virtual environment; each target sets up what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+MODEL := smollm2-135m-instruct
+FOLDERS := core kv plugins runners schedulers
+
+.PHONY: demo test verify check model tree clean
+
+demo: model
+	$(BIN)/headrace generate $(MODEL) --temperature 0 --max-tokens 48 \
+	  --prompt "The capital of France is" \
+	  --prompt "Three things to pack for a day in the mountains:" \
+	  --prompt "Once upon a time, a small engine wanted to" \
+	  --prompt "The best way to learn to program is"
+
+test: model
+	$(BIN)/pytest -m "not verify"
+
+verify: model
+	$(BIN)/pytest -m verify
+
+check: $(STAMP) tree
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	cd build/tree && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../mypy --strict -p headrace
+	$(BIN)/pytest -q tests/architecture
+
+model: $(STAMP)
+	$(BIN)/headrace pull $(MODEL)
+
+# torch first and alone, so that pip takes a CPU build at hand instead of the several GB of the CUDA one.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install -c constraints.txt setuptools
+	$(BIN)/pip install -c constraints.txt --no-build-isolation -e '.[torch,dev]'
+	touch $@
+
+# mypy doesn't see the editable install's mapping of api/ to headrace: it checks links laid out as the package is.
+tree:
+	mkdir -p build/tree/headrace
+	find build/tree -xtype l -delete
+	ln -sfn $(CURDIR)/api/* $(addprefix $(CURDIR)/,$(FOLDERS)) build/tree/headrace/
+
+clean:
+	rm -rf build dist headrace.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
