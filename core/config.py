@@ -3,10 +3,16 @@
 Not here: which providers exist (plugins/manager.py) and facts found while loading (RunnerReady).
 """
 
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import fields
 
+from headrace.core.decode import decode, suggest
 from headrace.core.errors import ConfigError
 
 
@@ -68,6 +74,7 @@ class Use(Struct, frozen=True, forbid_unknown_fields=True):
     policy: str = "fcfs"
     kv: str = "paged"
     runner: str = "torch"
+    tokenizer: str = "huggingface"
 
 
 class Plugins(Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,3 +92,79 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, dict[str, Any]] = {}
     """[options.<role>], decoded into the chosen provider's own Struct."""
     plugins: Plugins = field(default_factory=Plugins)
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+FILE_NAME = "plugins.toml"
+FILE_VARIABLE = "HEADRACE_CONFIG"
+"""The only environment variable that Headrace reads, and only here."""
+
+
+class Loaded(Struct, frozen=True):
+    """A config and where it comes from."""
+
+    config: Config
+    file: Path | None
+    """The config file that was read, if any."""
+    origins: dict[str, str]
+    """"file" or "option" by path, such as engine.max_num_seqs; what isn't named is a default."""
+
+
+def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read the config file, put `overrides` on top, and check everything that needs no plugin.
+
+    path: the file; else $HEADRACE_CONFIG, else ./plugins.toml, else the defaults above.
+    overrides: fields of [use] and [engine] by their bare names, as keyword options of Engine. Naming another provider
+        than the file does leaves out the file's [options] of that role.
+    Raises ConfigError naming the file, the field's path and its value.
+    """
+    return trace_config(path, overrides).config
+
+
+def trace_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Loaded:
+    """Do what load_config does, and tell where each value comes from."""
+    file = _find_file(path)
+    raw = _read_file(file) if file else {}
+    of_file = {f"{section}.{name}": "file" for section, values in raw.items() for name in values}
+    options = dict(overrides or {})
+    origins = of_file | {_section(name) + "." + name: "option" for name in options}
+    return Loaded(decode(_merge(raw, options), Config, ""), file, origins)
+
+
+def _find_file(path: Path | None) -> Path | None:
+    if path is not None:
+        return path
+    if named := os.environ.get(FILE_VARIABLE):
+        return Path(named)
+    return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
+
+
+def _read_file(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        decode(raw, Config, "")
+    except OSError as error:
+        raise ConfigError(f"config file {file} can't be read: {error.strerror}") from None
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(f"config file {file}: {error}") from None
+    return raw
+
+
+def _merge(raw: Mapping[str, dict[str, Any]], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    merged = {section: dict(values) for section, values in raw.items()}
+    before = decode(merged, Config, "").use
+    for name, value in options.items():
+        merged.setdefault(_section(name), {})[name] = value
+        if getattr(before, name, value) != value:
+            merged.get("options", {}).pop(name, None)
+    return merged
+
+
+def _section(option: str) -> str:
+    names = {
+        field.name: section for section, part in (("use", Use), ("engine", EngineConfig)) for field in fields(part)
+    }
+    if option not in names:
+        raise ConfigError(f"engine option {option!r} is unknown; {suggest(option, names)}")
+    return names[option]
