@@ -1,6 +1,6 @@
 """The protocols of everything that can be swapped, and what their builders get. No implementation."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -273,7 +273,7 @@ class Policy(Protocol):
     def remove(self, request: RequestFacts) -> None:
         """Take a request out of the queue: it was admitted, or ended while waiting."""
 
-    def candidates(self, now: float) -> Iterator[RequestFacts]:
+    def candidates(self, now: float) -> Generator[RequestFacts]:
         """Yield waiting requests, the next to run first. Not changed while it is read."""
 
     def victim(self, running: Sequence[RequestFacts], for_request: RequestFacts) -> int:

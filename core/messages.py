@@ -50,7 +50,7 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
 class Submit(Struct, frozen=True, tag=True):
-    """frontend -> input: run this request; `index` of its id is 0, and input makes the n children."""
+    """frontend -> input: run this request; `choice` of its id is 0, and input makes the n children."""
 
     request: RequestId
     prompt: Prompt

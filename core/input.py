@@ -1,0 +1,220 @@
+"""InputActor: what users send becomes checked token ids. Owner of nothing but its tokenizer and limits."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from headrace.core.columns import pack_ints
+from headrace.core.config import EngineConfig
+from headrace.core.errors import InvalidParameter, InvalidPrompt, PromptTooLong, RequestError, describe
+from headrace.core.interfaces import Hasher, Tokenizer
+from headrace.core.messages import (
+    Abort,
+    Admit,
+    Call,
+    ChatPrompt,
+    Refused,
+    RequestId,
+    RowSampling,
+    RunnerReady,
+    Submit,
+    SubmitAll,
+    TextPart,
+    TextPrompt,
+    ToCore,
+    ToInput,
+    TokenPrompt,
+)
+from headrace.core.params import MAX_SEED, SamplingParams
+
+PROMPT_TAIL = 8
+"""Ids of the prompt's end that incremental decoders get as context."""
+
+
+class InputActor:
+    """Turns each Submit into n Admits or one Refused.
+
+    hasher and root are the KV manager's: they make block hashes; None: no prefix cache.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        facts: RunnerReady,
+        send_core: Callable[[Sequence[ToCore]], None],
+        hasher: Hasher | None = None,
+        root: Callable[[str | None], bytes] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._facts = facts
+        self._send_core = send_core
+        self._hasher = hasher
+        self._root = root
+        self._pool_tokens = min(group.num_blocks for group in facts.groups) * config.block_size
+
+    def handle(self, messages: Iterable[ToInput]) -> None:
+        """Work through messages in their order; each leads to messages to the core at once."""
+        for message in messages:
+            match message:
+                case Submit():
+                    self._send_core(self._submit_all((message,)))
+                case SubmitAll(submits=submits):
+                    self._send_core(self._submit_all(submits))
+                case Abort() | Call():
+                    self._send_core((message,))
+
+    def _submit_all(self, submits: Sequence[Submit]) -> list[ToCore]:
+        """Admit all, or refuse all if one is at fault."""
+        admits: list[ToCore] = []
+        for submit in submits:
+            try:
+                admits += self._admits(submit)
+            except Exception as error:  # whatever a prompt, template or plugin does ends its own request
+                return self._refuse_all(submits, submit, error)
+        return admits
+
+    def _refuse_all(self, submits: Sequence[Submit], culprit: Submit, error: Exception) -> list[ToCore]:
+        refused: list[ToCore] = [Refused(culprit.request, describe(error))]
+        also = describe(RequestError(f"refused with the rest of its batch: {error}"))
+        return refused + [Refused(submit.request, also) for submit in submits if submit is not culprit]
+
+    def _admits(self, submit: Submit) -> list[Admit]:
+        token_ids = self._token_ids(submit)
+        params = submit.params
+        max_tokens = self._max_tokens(len(token_ids), params)
+        column = pack_ints(token_ids)
+        root, hashes = self._block_hashes(submit.cache_salt, token_ids)
+        eos_ids = () if params.ignore_eos else self._tokenizer.eos_ids
+        stop_ids = (*params.stop_token_ids, *eos_ids) if params.stop_token_ids else eos_ids
+        self._check_ids(params)
+        text = msgspec.msgpack.encode(self._text_part(token_ids, column, params))
+        return [
+            Admit(
+                request=RequestId(submit.request.frontend, submit.request.counter, choice),
+                token_ids=column,
+                num_prompt=len(token_ids),
+                max_tokens=max_tokens,
+                min_tokens=params.min_tokens,
+                stop_ids=stop_ids,
+                eos_ids=eos_ids,
+                sampling=self._row_sampling(params, stop_ids, choice),
+                priority=submit.priority,
+                arrival=submit.arrival,
+                policy_args=submit.policy_args,
+                block_root=root,
+                block_hashes=hashes,
+                read_cache=params.prompt_logprobs is None,
+                text=text,
+            )
+            for choice in range(params.n)
+        ]
+
+    # --- the prompt ---
+
+    def _token_ids(self, submit: Submit) -> list[int]:
+        match submit.prompt:
+            case TextPrompt(text=text):
+                token_ids = self._tokenizer.encode(text)
+            case ChatPrompt(messages=messages):
+                token_ids = self._tokenizer.encode(self._tokenizer.render_chat(messages), add_special_tokens=False)
+            case TokenPrompt(token_ids=given):
+                token_ids = list(given)
+                self._check_vocabulary("prompt", token_ids, InvalidPrompt)
+        if not token_ids:
+            raise InvalidPrompt("prompt is empty, must have at least one token", "prompt")
+        return token_ids
+
+    def _max_tokens(self, num_prompt: int, params: SamplingParams) -> int:
+        limit = self._facts.max_model_len
+        if num_prompt >= limit:
+            raise PromptTooLong(
+                f"prompt has {num_prompt} tokens, limit is {limit - 1} and one to generate (engine.max_model_len is "
+                f"{limit}); shorten it or raise the limit",
+                "prompt",
+            )
+        if params.max_tokens is None:
+            return max(1, min(limit - num_prompt, self._pool_tokens - num_prompt + 1))
+        if num_prompt + params.max_tokens > limit:
+            raise PromptTooLong(
+                f"prompt has {num_prompt} tokens and max_tokens is {params.max_tokens}: {num_prompt + params.max_tokens} "
+                f"in all, limit is {limit} (engine.max_model_len); shorten them or raise the limit",
+                "max_tokens",
+            )
+        return params.max_tokens
+
+    def _block_hashes(self, salt: str | None, token_ids: list[int]) -> tuple[bytes, tuple[bytes, ...]]:
+        if self._hasher is None or self._root is None:
+            return b"", ()
+        root = self._root(salt)
+        return root, tuple(self._hasher(root, (), np.asarray(token_ids, dtype=np.int32)))
+
+    # --- the parameters ---
+
+    def _check_ids(self, params: SamplingParams) -> None:
+        self._check_vocabulary("stop_token_ids", params.stop_token_ids or ())
+        self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_vocabulary("logit_bias", params.logit_bias or ())
+
+    def _check_vocabulary(
+        self, field: str, token_ids: Iterable[object], error: type[RequestError] = InvalidParameter
+    ) -> None:
+        limit = self._facts.vocab_size
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < limit:
+                raise error(f"{field} has the token id {token_id!r}, ids are 0 to {limit - 1}", field)
+
+    def _row_sampling(self, params: SamplingParams, stop_ids: tuple[int, ...], choice: int) -> RowSampling:
+        assert params.seed is not None
+        return RowSampling(
+            temperature=params.temperature,
+            top_k=max(0, params.top_k),
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=child_seed(params.seed, choice),
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            logit_bias=params.logit_bias or {},
+            allowed_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
+            bad_words=self._bad_words(params),
+            min_tokens=params.min_tokens,
+            stop_ids=stop_ids,
+            logprobs=params.logprobs,
+            prompt_logprobs=params.prompt_logprobs,
+        )
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Return the id sequences of each phrase, as it reads at the start of a text and after a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for phrase in params.bad_words or ():
+            for text in (phrase, " " + phrase.lstrip()):
+                if token_ids := tuple(self._tokenizer.encode(text, add_special_tokens=False)):
+                    found[token_ids] = None
+        if params.allowed_token_ids is not None:
+            single = {ids[0] for ids in found if len(ids) == 1}
+            if single.issuperset(params.allowed_token_ids):
+                raise InvalidParameter("bad_words forbid every one of allowed_token_ids; allow others", "bad_words")
+        return tuple(found)
+
+    def _text_part(self, token_ids: list[int], column: bytes, params: SamplingParams) -> TextPart:
+        return TextPart(
+            prompt_tail=tuple(token_ids[-PROMPT_TAIL:]),
+            stop=tuple(params.stop or ()),
+            include_stop=params.include_stop_str_in_output,
+            skip_special_tokens=params.skip_special_tokens,
+            min_tokens=params.min_tokens,
+            prompt_ids=column if params.prompt_logprobs is not None else b"",
+            logprobs=params.logprobs,
+            prompt_logprobs=params.prompt_logprobs,
+        )
+
+
+def child_seed(seed: int, choice: int) -> int:
+    """Derive the seed of one of n completions; the first has the request's own."""
+    if choice == 0:
+        return seed
+    digest = hashlib.sha256(f"{seed}/{choice}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") & MAX_SEED
