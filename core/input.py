@@ -9,7 +9,7 @@ import numpy as np
 from headrace.core.columns import pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import InvalidParameter, InvalidPrompt, PromptTooLong, RequestError, describe
-from headrace.core.interfaces import Hasher, Tokenizer
+from headrace.core.interfaces import BlockKeys, PromptHasher, Tokenizer
 from headrace.core.messages import (
     Abort,
     Admit,
@@ -36,7 +36,7 @@ PROMPT_TAIL = 8
 class InputActor:
     """Turns each Submit into n Admits or one Refused.
 
-    hasher and root are the KV manager's: they make block hashes; None: no prefix cache.
+    hash_prompt is the KV manager's way to name blocks by content; None: it has no prefix cache.
     """
 
     def __init__(
@@ -45,14 +45,12 @@ class InputActor:
         config: EngineConfig,
         facts: RunnerReady,
         send_core: Callable[[Sequence[ToCore]], None],
-        hasher: Hasher | None = None,
-        root: Callable[[str | None], bytes] | None = None,
+        hash_prompt: PromptHasher | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._facts = facts
         self._send_core = send_core
-        self._hasher = hasher
-        self._root = root
+        self._hash_prompt = hash_prompt
         self._pool_tokens = min(group.num_blocks for group in facts.groups) * config.block_size
 
     def handle(self, messages: Iterable[ToInput]) -> None:
@@ -86,7 +84,7 @@ class InputActor:
         params = submit.params
         max_tokens = self._max_tokens(len(token_ids), params)
         column = pack_ints(token_ids)
-        root, hashes = self._block_hashes(submit.cache_salt, token_ids)
+        keys = self._block_keys(submit.cache_salt, token_ids)
         eos_ids = () if params.ignore_eos else self._tokenizer.eos_ids
         stop_ids = (*params.stop_token_ids, *eos_ids) if params.stop_token_ids else eos_ids
         self._check_ids(params)
@@ -104,8 +102,8 @@ class InputActor:
                 priority=submit.priority,
                 arrival=submit.arrival,
                 policy_args=submit.policy_args,
-                block_root=root,
-                block_hashes=hashes,
+                block_root=keys.root,
+                block_hashes=tuple(keys.digests),
                 read_cache=params.prompt_logprobs is None,
                 text=text,
             )
@@ -139,17 +137,17 @@ class InputActor:
             return max(1, min(limit - num_prompt, self._pool_tokens - num_prompt + 1))
         if num_prompt + params.max_tokens > limit:
             raise PromptTooLong(
-                f"prompt has {num_prompt} tokens and max_tokens is {params.max_tokens}: {num_prompt + params.max_tokens} "
-                f"in all, limit is {limit} (engine.max_model_len); shorten them or raise the limit",
+                f"prompt has {num_prompt} tokens and max_tokens is {params.max_tokens}, "
+                f"{num_prompt + params.max_tokens} in all; limit is {limit} (engine.max_model_len); shorten them or "
+                f"raise the limit",
                 "max_tokens",
             )
         return params.max_tokens
 
-    def _block_hashes(self, salt: str | None, token_ids: list[int]) -> tuple[bytes, tuple[bytes, ...]]:
-        if self._hasher is None or self._root is None:
-            return b"", ()
-        root = self._root(salt)
-        return root, tuple(self._hasher(root, (), np.asarray(token_ids, dtype=np.int32)))
+    def _block_keys(self, salt: str | None, token_ids: list[int]) -> BlockKeys:
+        if self._hash_prompt is None:
+            return BlockKeys(b"")
+        return self._hash_prompt(salt, np.asarray(token_ids, dtype=np.int32))
 
     # --- the parameters ---
 

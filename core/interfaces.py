@@ -208,6 +208,9 @@ class KVManager(Protocol):
 Hasher = Callable[[bytes, Sequence[bytes], Ints], list[bytes]]
 """hasher(root, digests, token_ids) -> digests of all full blocks of token_ids; `digests` are those known already."""
 
+PromptHasher = Callable[[str | None, Ints], BlockKeys]
+"""hash_prompt(cache_salt, token_ids): what a KV manager's plugin gives the input process, where prompts are hashed."""
+
 
 # --- policy -----------------------------------------------------------------------------------------------------------
 
