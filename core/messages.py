@@ -2,7 +2,7 @@
 
 frontend -> input -> core -> output -> frontend is the way of a request; core <-> runner is the way of a step. Columns
 are raw little-endian int32 or float32 bytes (see columns.py); all times are seconds of time.monotonic(), the same in
-every process of a machine.
+every process of a machine. Long because the whole protocol stands in one place, each field with its meaning.
 """
 
 from typing import Any, Literal, NamedTuple
