@@ -13,6 +13,7 @@ HeadraceError                     500
 │   └── PluginError               500   a plugin is unknown, doubled, broken or misspelt
 ├── ModelError                    500   a model can't be used
 │   ├── ModelNotFound             404   no such folder, file, catalogue name
+│   ├── DownloadFailed            500   a catalogue model couldn't be fetched
 │   ├── ModelFileDamaged          500   a file's content contradicts its format
 │   └── UnsupportedModel          500   a sound file that asks for something that isn't built in
 └── EngineClosed                  503   the engine was closed or failed as a whole
@@ -91,6 +92,10 @@ class ModelNotFound(ModelError):
     """No folder, file or catalogue entry has this name."""
 
     status = 404
+
+
+class DownloadFailed(ModelError):
+    """A catalogue model couldn't be fetched."""
 
 
 class ModelFileDamaged(ModelError):
