@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
+from headrace.core.errors import ConfigError
 from headrace.core.messages import (
     Admit,
     FinishReason,
@@ -39,12 +40,23 @@ class Provider(Struct, frozen=True):
     """One line for `headrace plugins`."""
 
 
-class RunnerContext(Struct, frozen=True):
-    """What a runner is built from."""
+class TextContext(Struct, frozen=True):
+    """What a tokenizer or a prompt hasher is built from."""
 
     config: EngineConfig
-    model: Path
-    """GGUF file or model folder; runners without a model ignore it."""
+    model: Path | None
+    """GGUF file or model folder; None in an engine without a model."""
+
+    def need_model(self) -> Path:
+        """Return the model. Raises ConfigError in an engine without one."""
+        if self.model is None:
+            raise ConfigError("no model was named, but the chosen runner or tokenizer reads one; name a model")
+        return self.model
+
+
+class RunnerContext(TextContext, frozen=True):
+    """What a runner is built from."""
+
     max_rows: int
     clock: Clock
 

@@ -1,0 +1,165 @@
+"""Engine: the asynchronous Python API, on whatever event loop it is used."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack
+
+from msgspec.structs import fields, replace
+
+from headrace import launch
+from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt
+from headrace.core.channel import Inbox
+from headrace.core.config import Config, Use, load_config
+from headrace.core.errors import EngineClosed, InvalidParameter
+from headrace.core.interfaces import SchedulerStats
+from headrace.core.messages import GetStats, Pause, ResetPrefixCache, Resume, RunnerReady, ToInput
+from headrace.core.params import SamplingParams
+from headrace.frontend import Frontend
+from headrace.outputs import Result
+from headrace.stream import Stream
+
+log = logging.getLogger("headrace")
+NOT_STARTED = "the engine was not started: use `async with`, or await start()"
+
+
+class Engine:
+    """Runs a model behind a scheduler, on the caller's event loop.
+
+    model: a folder, a GGUF file or a catalogue name; None for runners without a model.
+    config: a plugins.toml; see core/config.py for where one is looked for.
+    options: options of providers by role, on top of the file's [options].
+    overrides: fields of [use] and [engine] by name, such as policy="priority" or max_num_seqs=8. policy, runner and
+        tokenizer may also be objects that implement their protocol.
+
+        async with Engine("smollm2-135m-instruct") as engine:
+            async for chunk in engine.stream("Tell me", SamplingParams(max_tokens=64)):
+                print(chunk.text, end="")
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        config: str | Path | None = None,
+        options: dict[str, dict[str, Any]] | None = None,
+        **overrides: Any,
+    ) -> None:
+        self._objects = {
+            role: overrides.pop(role)
+            for role in (field.name for field in fields(Use))
+            if not isinstance(overrides.get(role, ""), str)
+        }
+        self.config = _with_options(load_config(None if config is None else Path(config), overrides), options or {})
+        self._model = model
+        self._to_input: Inbox[ToInput] = Inbox()
+        self._frontend = Frontend(0, self.config.engine, self._to_input.send)
+        self._parts: launch.Parts | None = None
+        self._actors: asyncio.Task[None] | None = None
+
+    # --- life ---
+
+    async def start(self) -> Self:
+        """Load the model and start the actors. Raises ConfigError, ModelError."""
+        if self._parts is None:
+            self._parts = await launch.load(self.config, self._model, self._objects)
+            self._actors = asyncio.create_task(self._run(self._parts), name="headrace")
+        return self
+
+    async def close(self) -> None:
+        """End all requests with EngineClosed and release everything; idempotent."""
+        self._frontend.close("the engine was closed")
+        if self._actors is not None:
+            self._actors.cancel()
+            await asyncio.wait([self._actors])
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, parts: launch.Parts) -> None:
+        try:
+            await launch.run_inline(parts, self._to_input, self._frontend.inbox, self._frontend.handle)
+        except BaseExceptionGroup as group:
+            first = group.exceptions[0]
+            log.error("the engine failed", exc_info=first)
+            self._frontend.close(f"the engine failed: {type(first).__name__}: {first}")
+        finally:
+            self._frontend.close("the engine was closed")
+
+    @property
+    def facts(self) -> RunnerReady:
+        """What was found while loading. Raises EngineClosed before the start."""
+        if self._parts is None:
+            raise EngineClosed(NOT_STARTED)
+        return self._parts.facts
+
+    # --- requests ---
+
+    def stream(
+        self, prompt: PromptLike, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Stream:
+        """Submit a prompt and return the stream of its chunks.
+
+        Raises QueueFull, EngineClosed, InvalidParameter, InvalidPrompt; what only the input process can tell (a prompt
+        too long, ids out of the vocabulary) is raised by the stream.
+        """
+        return self.submit([ask_prompt(prompt, params, **options)])[0]
+
+    def stream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Stream:
+        """Submit a conversation through the model's chat template; otherwise as `stream`."""
+        return self.submit([ask_chat(messages, params, **options)])[0]
+
+    async def generate(
+        self, prompt: PromptLike, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Result:
+        """Return the whole result of a prompt; options as for `stream`. Cancelling it aborts the request."""
+        async with self.stream(prompt, params, **options) as stream:
+            return await stream.result()
+
+    async def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Result:
+        """Return the whole answer to a conversation; options as for `stream`."""
+        async with self.stream_chat(messages, params, **options) as stream:
+            return await stream.result()
+
+    def submit(self, asks: Sequence[Ask]) -> list[Stream]:
+        """Submit several requests at once, all or none: one that is invalid makes all of them fail."""
+        if self._parts is None:
+            raise EngineClosed(NOT_STARTED)
+        return [Stream(self._frontend, request) for request in self._frontend.submit(asks)]
+
+    # --- control ---
+
+    async def pause(self, mode: Literal["abort", "wait", "keep"] = "wait") -> None:
+        """Stop admitting requests: end all ("abort"), let the running ones end ("wait"), or freeze them ("keep")."""
+        if mode not in ("abort", "wait", "keep"):
+            raise InvalidParameter(f"mode is {mode!r}, must be abort, wait or keep", "mode")
+        await self._frontend.call(Pause(mode))
+
+    async def resume(self) -> None:
+        """Go on after a pause."""
+        await self._frontend.call(Resume())
+
+    async def reset_prefix_cache(self, force: bool = False) -> None:
+        """Forget cached blocks. Raises BusyError while requests run, unless forced: then they recompute."""
+        await self._frontend.call(ResetPrefixCache(force))
+
+    async def stats(self) -> SchedulerStats:
+        """Read the scheduler's counters and gauges."""
+        stats: SchedulerStats = await self._frontend.call(GetStats())
+        return stats
+
+
+def _with_options(config: Config, options: dict[str, dict[str, Any]]) -> Config:
+    merged = {role: config.options.get(role, {}) | options.get(role, {}) for role in (*config.options, *options)}
+    return replace(config, options=merged)

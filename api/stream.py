@@ -1,0 +1,84 @@
+"""What a user iterates over: the chunks of one request. Leaving it early aborts the request."""
+
+from collections import deque
+from types import TracebackType
+
+from headrace.frontend import Frontend, OpenRequest, total_usage
+from headrace.outputs import Chunk, Completion, Result, merge
+
+
+class Stream:
+    """Asynchronous iterator over the chunks of one request.
+
+    Dropping it, `aclose()` or leaving its `async with` ends the request early. Raises RequestError where the request
+    was refused or failed, EngineClosed where the engine went away; chunks that came before are yielded first.
+    """
+
+    def __init__(self, frontend: Frontend, request: OpenRequest) -> None:
+        self._frontend = frontend
+        self._request = request
+        self._ready: deque[Chunk] = deque()
+        self._has_raised = False
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Chunk:
+        request = self._request
+        while not self._ready:
+            self._ready.extend(request.take())
+            if self._ready:
+                break
+            if request.error is not None and not self._has_raised:
+                self._has_raised = True
+                raise request.error
+            if request.ended is not None or request.is_dropped:
+                raise StopAsyncIteration
+            await request.wake.wait()
+        return self._ready.popleft()
+
+    async def result(self) -> Result:
+        """Read the stream to its end and return all of it as one."""
+        whole: dict[int, Chunk] = {}
+        async for chunk in self:
+            whole[chunk.index] = merge(whole[chunk.index], chunk) if chunk.index in whole else chunk
+        chunks = [whole[index] for index in sorted(whole)]
+        return Result(
+            completions=[_completion(chunk) for chunk in chunks],
+            usage=total_usage([chunk.usage for chunk in chunks if chunk.usage is not None]),
+            timings=self._request.timings(),
+            prompt_logprobs=chunks[0].prompt_logprobs,
+        )
+
+    async def abort(self) -> None:
+        """End the request; the stream goes on to its last chunk, whose finish_reason is abort."""
+        self._frontend.abort(self._request, drop=False)
+
+    async def aclose(self) -> None:
+        """End the request and the stream; harmless when it has ended."""
+        self._ready.clear()
+        self._frontend.abort(self._request, drop=True)
+
+    async def __aenter__(self) -> "Stream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if self._request.ended is None:
+            self._frontend.abort(self._request, drop=True)
+
+
+def _completion(chunk: Chunk) -> Completion:
+    assert chunk.finish_reason is not None
+    return Completion(
+        index=chunk.index,
+        text=chunk.text,
+        token_ids=chunk.token_ids,
+        finish_reason=chunk.finish_reason,
+        stop_reason=chunk.stop_reason,
+        logprobs=chunk.logprobs,
+    )
