@@ -20,7 +20,7 @@ class RequestId(NamedTuple):
 
     frontend: int
     counter: int
-    index: int  # type: ignore[assignment]  # hides tuple.index(), which nothing needs
+    choice: int
     """Which of the n completions of one prompt."""
 
 
