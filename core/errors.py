@@ -5,6 +5,7 @@ HeadraceError                     500
 │   ├── InvalidParameter          400   a field of a request has a value out of its limits
 │   ├── InvalidPrompt             400   empty, not tokenizable, or ids out of the vocabulary
 │   ├── PromptTooLong             400   more tokens than the context or the KV pool can hold
+│   ├── BatchRefused              400   another request of the same submission is at fault
 │   ├── QueueFull                 503   more open requests than engine.max_queued_requests
 │   ├── DeadlineExceeded          408   the request's own deadline_s passed
 │   └── RequestFailed             500   the request's row, plugin or step failed while it ran
@@ -50,6 +51,10 @@ class InvalidPrompt(RequestError):
 
 class PromptTooLong(RequestError):
     """The request needs more tokens than the context or the KV pool can hold."""
+
+
+class BatchRefused(RequestError):
+    """Another request of the same submission is at fault, so that none of them runs."""
 
 
 class QueueFull(RequestError):

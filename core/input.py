@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.core.columns import pack_ints
 from headrace.core.config import EngineConfig
-from headrace.core.errors import InvalidParameter, InvalidPrompt, PromptTooLong, RequestError, describe
+from headrace.core.errors import BatchRefused, InvalidParameter, InvalidPrompt, PromptTooLong, RequestError, describe
 from headrace.core.interfaces import BlockKeys, PromptHasher, Tokenizer
 from headrace.core.messages import (
     Abort,
@@ -76,7 +76,7 @@ class InputActor:
 
     def _refuse_all(self, submits: Sequence[Submit], culprit: Submit, error: Exception) -> list[ToCore]:
         refused: list[ToCore] = [Refused(culprit.request, describe(error))]
-        also = describe(RequestError(f"refused with the rest of its batch: {error}"))
+        also = describe(BatchRefused(f"another request of the same submission is at fault: {error}"))
         return refused + [Refused(submit.request, also) for submit in submits if submit is not culprit]
 
     def _admits(self, submit: Submit) -> list[Admit]:

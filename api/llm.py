@@ -1,0 +1,161 @@
+"""LLM: the synchronous Python API, for lists of prompts. Its engine runs on a loop of its own thread."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt
+from headrace.core.errors import BatchRefused, EngineClosed, InvalidParameter
+from headrace.core.interfaces import SchedulerStats
+from headrace.core.messages import RunnerReady
+from headrace.core.params import SamplingParams
+from headrace.engine import Engine
+from headrace.outputs import Result
+
+T = TypeVar("T")
+Params = SamplingParams | Sequence[SamplingParams] | None
+"""One for all prompts, or one each."""
+
+
+class LLM:
+    """Runs a model for lists of prompts, offline; also usable where an event loop runs already.
+
+    Takes the arguments of Engine. Loads at once: raises ConfigError, ModelError.
+
+        with LLM("smollm2-135m-instruct") as llm:
+            for result in llm.generate(["One", "Two"], SamplingParams(max_tokens=16)):
+                print(result.text)
+    """
+
+    def __init__(self, model: str | Path | None = None, **engine: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-llm", daemon=True)
+        self._thread.start()
+        self._is_closed = False
+        try:
+            self._engine = Engine(model, **engine)
+            self._run(self._engine.start())
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    # --- requests ---
+
+    def generate(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        params: Params = None,
+        *,
+        use_tqdm: bool = True,
+        **options: Unpack[RequestOptions],
+    ) -> list[Result]:
+        """Return one result per prompt, in their order. A list of ints is one prompt of token ids.
+
+        Shows a progress bar unless use_tqdm is False. One invalid request fails all of them before any runs.
+        Raises RequestError, EngineClosed.
+        """
+        return self._answer(ask_prompt, _listed(prompts), params, use_tqdm, options)
+
+    def chat(
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        params: Params = None,
+        *,
+        use_tqdm: bool = True,
+        **options: Unpack[RequestOptions],
+    ) -> list[Result]:
+        """Return one answer per conversation; a list of messages is one conversation. Otherwise as `generate`."""
+        is_one = bool(conversations) and isinstance(conversations[0], dict)
+        return self._answer(ask_chat, [conversations] if is_one else list(conversations), params, use_tqdm, options)
+
+    def _answer(
+        self, ask: Callable[..., Ask], prompts: list[Any], params: Params, use_tqdm: bool, options: RequestOptions
+    ) -> list[Result]:
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(each) != len(prompts):
+            raise InvalidParameter(
+                f"params has {len(each)} entries for {len(prompts)} prompts, give one each", "params"
+            )
+        asks = [ask(prompt, one, **options) for prompt, one in zip(prompts, each, strict=True)]
+        return self._run(self._results(asks, use_tqdm))
+
+    async def _results(self, asks: list[Ask], use_tqdm: bool) -> list[Result]:
+        from tqdm import tqdm
+
+        streams = self._engine.submit(asks)
+        with tqdm(total=len(streams), desc="Requests", disable=not use_tqdm, dynamic_ncols=True) as bar:
+
+            async def read(index: int) -> Result:
+                async with streams[index] as stream:
+                    result = await stream.result()
+                bar.update()
+                return result
+
+            return await _gather([read(index) for index in range(len(streams))])
+
+    # --- control ---
+
+    @property
+    def facts(self) -> RunnerReady:
+        """What was found while loading."""
+        return self._engine.facts
+
+    def stats(self) -> SchedulerStats:
+        """Read the scheduler's counters and gauges."""
+        return self._run(self._engine.stats())
+
+    def reset_prefix_cache(self, force: bool = False) -> None:
+        """Forget cached blocks. Raises BusyError while requests run, unless forced."""
+        self._run(self._engine.reset_prefix_cache(force))
+
+    def close(self) -> None:
+        """Release everything; idempotent, from any thread."""
+        if not self._is_closed:
+            self._run(self._engine.close())
+            self._stop_loop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._is_closed:
+            work.close()
+            raise EngineClosed("the LLM was closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop_loop(self) -> None:
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _gather(work: list[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Wait for all; an error cancels the others, and that of the request at fault is raised."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        errors = [error for task in tasks if task.done() and (error := task.exception())]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, BatchRefused)), errors[0])
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _listed(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
+    if isinstance(prompts, str) or (prompts and all(isinstance(item, int) for item in prompts)):
+        return [prompts]  # type: ignore[list-item]  # a list of ints is one prompt
+    return list(prompts)  # type: ignore[arg-type]
