@@ -4,6 +4,7 @@ Not here: dequantising (runners/loading) and what the metadata means (metadata.p
 Source: the GGUF specification, versions 2 and 3 (ggml, docs/gguf.md).
 """
 
+import hashlib
 import math
 import mmap
 from contextlib import suppress
@@ -85,6 +86,7 @@ class GGUFFile:
         self.arrays: dict[str, ArrayInfo] = {}
         """Arrays by key; `read_array` reads one."""
         self.tensors: dict[str, TensorInfo] = {}
+        self._header_size = 0
         try:
             self._read_header()
         except BaseException:
@@ -108,6 +110,10 @@ class GGUFFile:
         if info is None:
             raise ModelFileDamaged(f"{self.path}: tensor {name} is missing")
         return np.frombuffer(self._map, np.uint8, info.nbytes, info.offset)
+
+    def header_digest(self) -> str:
+        """Return the SHA-256 of metadata and tensor list: equal headers mean equal tokenizers and shapes."""
+        return hashlib.sha256(self._map[: self._header_size]).hexdigest()
 
     def value(self, key: str, kind: type[T], default: T | None = None) -> T:
         """Return a scalar or string of the metadata; without a default it must be there."""
@@ -151,6 +157,7 @@ class GGUFFile:
         if not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
             raise ModelFileDamaged(f"{self.path}: alignment {alignment}, must be a power of 2, 8 to {MAX_ALIGNMENT}")
         found = [_read_tensor(cursor, alignment) for _ in range(num_tensors)]
+        self._header_size = cursor.pos
         self._place_tensors(found, -(-cursor.pos // alignment) * alignment)
 
     def _read_key(self, cursor: Cursor) -> None:

@@ -1,0 +1,120 @@
+"""Chat templates: a conversation becomes the prompt that the model was trained on.
+
+Templates come with models, so they run in Jinja's sandbox. The names they may use are those transformers gives them.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace.core.errors import InvalidPrompt, UnsupportedModel
+
+if TYPE_CHECKING:
+    import jinja2
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class ChatTemplate:
+    """One model's template, compiled. Raises UnsupportedModel if it is no template."""
+
+    def __init__(self, source: str, names: dict[str, str]) -> None:
+        from jinja2 import TemplateError
+
+        try:
+            self._template = _environment().from_string(source)
+        except TemplateError as error:
+            raise UnsupportedModel(f"the model's chat template can't be compiled: {error}") from error
+        self._names = names
+        """Texts of special tokens, such as bos_token."""
+
+    def render(self, messages: Sequence[dict[str, Any]]) -> str:
+        """Return the prompt, ready for the assistant's answer. Raises InvalidPrompt naming the message at fault."""
+        if not messages:
+            raise InvalidPrompt("messages is empty, must have at least one message", "messages")
+        checked = [_checked(index, message) for index, message in enumerate(messages)]
+        if all(message["role"] == "assistant" for message in checked):
+            raise InvalidPrompt("messages has only assistant messages, so there is nothing to answer", "messages")
+        try:
+            return self._template.render(messages=checked, add_generation_prompt=True, **self._names)
+        except (
+            Exception
+        ) as error:  # a template is a program: it may fail in any way on a conversation it doesn't expect
+            raise InvalidPrompt(f"the model's chat template refuses these messages: {error}", "messages") from error
+
+
+def _checked(index: int, message: object) -> dict[str, Any]:
+    """Return a message with its content as one string, whatever shape it came in."""
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise InvalidPrompt(f"{where} is {message!r:.80}, must be an object with role and content", where)
+    role = message.get("role")
+    if role not in ROLES:
+        raise InvalidPrompt(f"{where}.role is {role!r:.80}, must be one of {', '.join(ROLES)}", f"{where}.role")
+    content = _text(f"{where}.content", message.get("content"))
+    if not content and role != "tool" and not (role == "assistant" and message.get("tool_calls")):
+        raise InvalidPrompt(f"{where}.content is empty, must be text", f"{where}.content")
+    return {**message, "content": content}
+
+
+def _text(where: str, content: object) -> str:
+    """Join a list of text parts; None becomes empty."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise InvalidPrompt(f"{where} is {content!r:.80}, must be text or a list of text parts", where)
+    texts = []
+    for index, part in enumerate(content):
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            raise InvalidPrompt(f"{where}[{index}] is {part!r:.80}, must be a part of type text", f"{where}[{index}]")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _environment() -> "jinja2.Environment":
+    """Build what templates for transformers expect: its whitespace rules, filters and functions."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationBlock(Extension):
+        """Reads {% generation %}, which marks the assistant's words for training, as its content."""
+
+        tags = {"generation"}  # noqa: RUF012  # jinja2 declares it so
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            """Return the block's content."""
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Encode without Jinja's HTML escapes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().strftime(layout)
