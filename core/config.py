@@ -96,9 +96,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
 # --- loading ----------------------------------------------------------------------------------------------------------
 
+ROLES = tuple(field.name for field in fields(Use))
 FILE_NAME = "plugins.toml"
 FILE_VARIABLE = "HEADRACE_CONFIG"
 """The only environment variable that Headrace reads, and only here."""
+
+_Sections = dict[str, dict[str, Any]]
 
 
 class Loaded(Struct, frozen=True):
@@ -108,28 +111,38 @@ class Loaded(Struct, frozen=True):
     file: Path | None
     """The config file that was read, if any."""
     origins: dict[str, str]
-    """"file" or "option" by path, such as engine.max_num_seqs; what isn't named is a default."""
+    """"file" or "argument" by path, such as engine.max_num_seqs; what isn't named is a default."""
 
 
-def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Read the config file, put `overrides` on top, and check everything that needs no plugin.
+def load_config(
+    path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    options: Mapping[str, dict[str, Any]] | None = None,
+) -> Config:
+    """Read the config file, put arguments on top, and check everything that needs no plugin.
 
     path: the file; else $HEADRACE_CONFIG, else ./plugins.toml, else the defaults above.
-    overrides: fields of [use] and [engine] by their bare names, as keyword options of Engine. Naming another provider
-        than the file does leaves out the file's [options] of that role.
+    overrides: fields of [use] and [engine] by their bare names, as keywords of Engine. Naming another provider than the
+        file does leaves out the file's [options] of that role.
+    options: by role, on top of the file's [options].
     Raises ConfigError naming the file, the field's path and its value.
     """
-    return trace_config(path, overrides).config
+    return trace_config(path, overrides, options).config
 
 
-def trace_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Loaded:
+def trace_config(
+    path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    options: Mapping[str, dict[str, Any]] | None = None,
+) -> Loaded:
     """Do what load_config does, and tell where each value comes from."""
     file = _find_file(path)
-    raw = _read_file(file) if file else {}
-    of_file = {f"{section}.{name}": "file" for section, values in raw.items() for name in values}
-    options = dict(overrides or {})
-    origins = of_file | {_section(name) + "." + name: "option" for name in options}
-    return Loaded(decode(_merge(raw, options), Config, ""), file, origins)
+    of_file = _read_file(file) if file else {}
+    of_arguments: _Sections = {"use": {}, "engine": {}, "options": dict(options or {})}
+    for name, value in (overrides or {}).items():
+        of_arguments[_section(name)][name] = value
+    origins = dict.fromkeys(_paths(of_file), "file") | dict.fromkeys(_paths(of_arguments), "argument")
+    return Loaded(decode(_merge(of_file, of_arguments), Config, ""), file, origins)
 
 
 def _find_file(path: Path | None) -> Path | None:
@@ -140,31 +153,39 @@ def _find_file(path: Path | None) -> Path | None:
     return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
 
 
-def _read_file(file: Path) -> dict[str, dict[str, Any]]:
+def _read_file(file: Path) -> _Sections:
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
-        decode(raw, Config, "")
+        sections = tomllib.loads(file.read_text(encoding="utf-8"))
+        decode(sections, Config, "")
     except OSError as error:
         raise ConfigError(f"config file {file} can't be read: {error.strerror}") from None
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"config file {file}: {error}") from None
-    return raw
+    return sections
 
 
-def _merge(raw: Mapping[str, dict[str, Any]], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    merged = {section: dict(values) for section, values in raw.items()}
-    before = decode(merged, Config, "").use
-    for name, value in options.items():
-        merged.setdefault(_section(name), {})[name] = value
-        if getattr(before, name, value) != value:
-            merged.get("options", {}).pop(name, None)
+def _section(name: str) -> str:
+    if name in ROLES:
+        return "use"
+    settings = [field.name for field in fields(EngineConfig)]
+    if name not in settings:
+        raise ConfigError(f"engine option {name!r} is unknown; {suggest(name, [*ROLES, *settings])}")
+    return "engine"
+
+
+def _merge(of_file: _Sections, of_arguments: _Sections) -> _Sections:
+    merged = {section: dict(values) for section, values in of_file.items()}
+    before = decode(of_file, Config, "").use
+    for role, name in of_arguments["use"].items():
+        if name != getattr(before, role):
+            merged.get("options", {}).pop(role, None)
+    for section in ("use", "engine"):
+        merged.setdefault(section, {}).update(of_arguments[section])
+    for role, values in of_arguments["options"].items():
+        given = decode(values, dict[str, Any], f"options.{role}")
+        merged.setdefault("options", {})[role] = merged.get("options", {}).get(role, {}) | given
     return merged
 
 
-def _section(option: str) -> str:
-    names = {
-        field.name: section for section, part in (("use", Use), ("engine", EngineConfig)) for field in fields(part)
-    }
-    if option not in names:
-        raise ConfigError(f"engine option {option!r} is unknown; {suggest(option, names)}")
-    return names[option]
+def _paths(sections: _Sections) -> list[str]:
+    return [f"{section}.{name}" for section, values in sections.items() for name in values]

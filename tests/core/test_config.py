@@ -50,13 +50,24 @@ def test_options_override_the_file_in_use_and_engine(tmp_path: Path) -> None:
     loaded = trace_config(file, {"policy": "fcfs", "dtype": "float32"})
     assert loaded.config.use.policy == "fcfs"
     assert loaded.config.engine == EngineConfig(block_size=8, dtype="float32")
-    assert loaded.origins == {"use.policy": "option", "engine.dtype": "option", "engine.block_size": "file"}
+    assert loaded.origins == {"use.policy": "argument", "engine.dtype": "argument", "engine.block_size": "file"}
 
 
 def test_options_of_a_provider_go_with_it(tmp_path: Path) -> None:
     file = write(tmp_path / "a.toml", '[use]\npolicy = "fair"\n[options.policy]\nslack = 2')
     assert load_config(file, {"policy": "fair"}).options == {"policy": {"slack": 2}}
     assert load_config(file, {"policy": "fcfs"}).options == {}
+
+
+def test_given_options_lie_on_top_of_the_files(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.toml", '[use]\npolicy = "fair"\n[options.policy]\nslack = 2\ndepth = 1')
+    assert load_config(file, options={"policy": {"slack": 3}}).options == {"policy": {"slack": 3, "depth": 1}}
+    assert load_config(file, {"policy": "a"}, {"policy": {"b": 1}}).options == {"policy": {"b": 1}}
+
+
+def test_options_that_are_no_table_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"options.policy is 3: expected `object`, got `int`"):
+        load_config(options={"policy": 3})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""The built-in providers, registered through the same hooks as everyone else's; each imports its part when built."""
+
+from importlib.util import find_spec
+
+from headrace.core.columns import Ints
+from headrace.core.errors import ConfigError
+from headrace.core.interfaces import (
+    BlockKeys,
+    CoreContext,
+    KVManager,
+    Policy,
+    PromptHasher,
+    Provider,
+    Runner,
+    RunnerContext,
+    Scheduler,
+    SchedulerContext,
+    TextContext,
+    Tokenizer,
+)
+from headrace.core.text.symbols import SymbolsOptions, SymbolsTokenizer
+
+
+def headrace_schedulers() -> list[Provider]:
+    """Provide `plain`."""
+    return [Provider("plain", _plain, summary="readable, the reference for every other scheduler")]
+
+
+def headrace_policies() -> list[Provider]:
+    """Provide `fcfs` and `priority`."""
+    return [
+        Provider("fcfs", _fcfs, summary="first come, first served"),
+        Provider("priority", _priority, summary="lowest priority value first, ties by arrival"),
+    ]
+
+
+def headrace_kv_managers() -> list[Provider]:
+    """Provide `paged` and `simple`."""
+    return [
+        Provider("paged", _paged, summary="block pool with a prefix cache"),
+        Provider("simple", _simple, summary="the same blocks for each row, no prefix cache"),
+    ]
+
+
+def headrace_runners() -> list[Provider]:
+    """Provide `torch`, and three that need no model: `script`, `kvhash`, `sim`."""
+    return [
+        Provider("torch", _torch, summary="any supported model on the CPU, exact in float32"),
+    ]
+
+
+def headrace_prompt_hashers() -> list[Provider]:
+    """Provide the hasher of `paged`; `simple` has none."""
+    return [Provider("paged", _paged_hasher, summary="sha256 chain over full blocks")]
+
+
+def headrace_tokenizers() -> list[Provider]:
+    """Provide `huggingface` and `symbols`."""
+    return [
+        Provider("huggingface", _huggingface, summary="the model's own"),
+        Provider("symbols", _symbols, SymbolsOptions, summary="one character per token, for runners without a model"),
+    ]
+
+
+def _plain(context: SchedulerContext, options: None) -> Scheduler:
+    from headrace.schedulers.plain import PlainScheduler
+
+    return PlainScheduler(context)
+
+
+def _fcfs(context: CoreContext, options: None) -> Policy:
+    from headrace.schedulers.policies.fcfs import FCFS
+
+    return FCFS()
+
+
+def _priority(context: CoreContext, options: None) -> Policy:
+    from headrace.schedulers.policies.priority import Priority
+
+    return Priority()
+
+
+def _paged(context: CoreContext, options: None) -> KVManager:
+    from headrace.kv.paged import PagedKV
+
+    return PagedKV(context)
+
+
+def _simple(context: CoreContext, options: None) -> KVManager:
+    from headrace.kv.simple import SimpleKV
+
+    return SimpleKV(context)
+
+
+def _torch(context: RunnerContext, options: None) -> Runner:
+    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"use.runner is 'torch', which needs {', '.join(missing)}: pip install 'headrace[torch]'")
+    from headrace.runners.torch_cpu.model import TorchModel
+    from headrace.runners.worker import make_worker
+
+    return make_worker(TorchModel(context), context)
+
+
+def _huggingface(context: TextContext, options: None) -> Tokenizer:
+    from headrace.core.text.tokenizer import load_tokenizer
+
+    return load_tokenizer(context.need_model())
+
+
+def _symbols(context: TextContext, options: SymbolsOptions) -> Tokenizer:
+    return SymbolsTokenizer(options)
+
+
+def _paged_hasher(context: TextContext, options: None) -> PromptHasher:
+    from headrace.kv.prefix import block_hasher, root_digest
+
+    hasher = block_hasher(context.config.block_size)
+
+    def hash_prompt(salt: str | None, token_ids: Ints) -> BlockKeys:
+        root = root_digest(salt)
+        return BlockKeys(root, hasher(root, (), token_ids))
+
+    return hash_prompt

@@ -1,0 +1,112 @@
+"""The whole contract between Headrace and its plugins: one class of hooks per process.
+
+A plugin is a module (or object) named by an entry point of the group `headrace`; its functions with these names are its
+hooks. The prefix `headrace_` is reserved for them: any other function that starts with it is taken for a misspelt hook
+and stops the start. Hooks run while the engine is built, never per token or step: there the objects that they provided
+are called directly. Arguments may be added to a hook, never renamed or removed.
+
+Each hook here returns providers: named choices for one role, of which plugins.toml picks one. All of them follow one
+rule. Called: once per start, before a model is loaded, in each process that needs the role. May block: briefly; no
+files, no network, no heavy imports, which belong into Provider.build. An error: stops the start with a PluginError that
+names plugin, package and reason; `[plugins] disable` leaves the plugin out. Wrappers: refused, nothing is left to wrap.
+"""
+
+import pluggy
+
+from headrace.core.interfaces import Provider
+
+PROJECT = "headrace"
+ENTRY_POINTS = "headrace"
+"""Group of entry points that third parties register in."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+
+
+class InputHooks:
+    """Input process: prompts become token ids, and block hashes where the KV manager wants them."""
+
+    @hookspec
+    def headrace_prompt_hashers(self) -> list[Provider]:
+        """Return prompt hashers, each under the name of the KV provider that it belongs to.
+
+        build(context: TextContext, options) -> PromptHasher; `options` are those of the KV provider. A KV provider
+        without a prefix cache has no hasher.
+
+        Process: input. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+
+class TextHooks:
+    """Input and output processes: what both need to translate between text and token ids."""
+
+    @hookspec
+    def headrace_tokenizers(self) -> list[Provider]:
+        """Return tokenizers, for `[use] tokenizer`.
+
+        build(context: TextContext, options) -> Tokenizer
+
+        Process: input and output, where each builds its own. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+
+class CoreHooks:
+    """Core process: which request runs when, and where its keys and values lie."""
+
+    @hookspec
+    def headrace_schedulers(self) -> list[Provider]:
+        """Return schedulers, for `[use] scheduler`.
+
+        build(context: SchedulerContext, options) -> Scheduler
+
+        Process: core. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def headrace_policies(self) -> list[Provider]:
+        """Return scheduling policies, for `[use] policy`.
+
+        build(context: CoreContext, options) -> Policy
+
+        Process: core. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def headrace_kv_managers(self) -> list[Provider]:
+        """Return KV managers, for `[use] kv`.
+
+        build(context: CoreContext, options) -> KVManager
+
+        Process: core. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+
+class RunnerHooks:
+    """Runner process: what computes the steps."""
+
+    @hookspec
+    def headrace_runners(self) -> list[Provider]:
+        """Return runners, for `[use] runner`.
+
+        build(context: RunnerContext, options) -> Runner; its load() is called later, off the event loop.
+
+        Process: runner. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+
+SPECIFICATIONS = (InputHooks, TextHooks, CoreHooks, RunnerHooks)
+
+PROVIDES = {
+    "scheduler": "headrace_schedulers",
+    "policy": "headrace_policies",
+    "kv": "headrace_kv_managers",
+    "runner": "headrace_runners",
+    "tokenizer": "headrace_tokenizers",
+    "prompt_hasher": "headrace_prompt_hashers",
+}
+"""The hook that provides each role. [use] chooses all of them but prompt_hasher, which follows kv."""

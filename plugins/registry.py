@@ -1,0 +1,119 @@
+"""What plugins provide, what the config chose of it, and how that is built."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from headrace.core.config import ROLES, Config
+from headrace.core.decode import decode, suggest
+from headrace.core.errors import ConfigError, HeadraceError, PluginError
+from headrace.core.interfaces import (
+    CoreContext,
+    KVManager,
+    Policy,
+    PromptHasher,
+    Provider,
+    Runner,
+    RunnerContext,
+    Scheduler,
+    SchedulerContext,
+    TextContext,
+    Tokenizer,
+)
+
+
+class Origin(Struct, frozen=True):
+    """Where a plugin comes from."""
+
+    plugin: str
+    """Name of its entry point."""
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin!r} (package {self.package} {self.version})"
+
+
+class Registered(Struct, frozen=True):
+    """One provider and where it comes from."""
+
+    role: str
+    provider: Provider
+    origin: Origin
+
+    def build(self, context: object, options: Struct | None) -> Any:
+        """Build the object. Raises HeadraceError; whatever else the plugin raises becomes a PluginError naming it."""
+        try:
+            return self.provider.build(context, options)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            reason = f"building {self.role} {self.provider.name!r} raised {type(error).__name__}: {error}"
+            raise PluginError(f"{self.origin}: {reason}") from error
+
+
+class Registry:
+    """Every provider of every role, and the chosen ones with their decoded options. Never changes."""
+
+    def __init__(self, config: Config, providers: dict[str, dict[str, Registered]], plugins: list[Origin]) -> None:
+        """Resolve each choice of [use] and decode its [options]. Raises PluginError, ConfigError."""
+        for role in config.options:
+            if role not in ROLES:
+                raise ConfigError(f"options.{role} is unknown; {suggest(role, ROLES)}")
+        self.providers = providers
+        self.plugins = plugins
+        self.chosen = {role: self.provider(role, getattr(config.use, role)) for role in ROLES}
+        self._options = {role: _decode_options(self.chosen[role], config.options.get(role)) for role in ROLES}
+
+    def provider(self, role: str, name: str) -> Registered:
+        """Find a provider by name. Raises PluginError listing the choices."""
+        if name not in self.providers[role]:
+            raise PluginError(
+                f"use.{role} is {name!r}, which no plugin provides; {suggest(name, self.providers[role])}"
+            )
+        return self.providers[role][name]
+
+    def build_runner(self, context: RunnerContext) -> Runner:
+        """Build the chosen runner; it isn't loaded yet."""
+        runner: Runner = self._build("runner", context)
+        return runner
+
+    def build_kv(self, context: CoreContext) -> KVManager:
+        """Build the chosen KV manager."""
+        kv: KVManager = self._build("kv", context)
+        return kv
+
+    def build_policy(self, context: CoreContext) -> Policy:
+        """Build the chosen policy."""
+        policy: Policy = self._build("policy", context)
+        return policy
+
+    def build_scheduler(self, context: SchedulerContext) -> Scheduler:
+        """Build the chosen scheduler."""
+        scheduler: Scheduler = self._build("scheduler", context)
+        return scheduler
+
+    def build_tokenizer(self, context: TextContext) -> Tokenizer:
+        """Build the chosen tokenizer."""
+        tokenizer: Tokenizer = self._build("tokenizer", context)
+        return tokenizer
+
+    def build_prompt_hasher(self, context: TextContext) -> PromptHasher | None:
+        """Build the prompt hasher of the chosen KV manager; None if it has none, or if prefix caching is off."""
+        hasher = self.providers["prompt_hasher"].get(self.chosen["kv"].provider.name)
+        if hasher is None or not context.config.enable_prefix_caching:
+            return None
+        hash_prompt: PromptHasher = hasher.build(context, self._options["kv"])
+        return hash_prompt
+
+    def _build(self, role: str, context: object) -> Any:
+        return self.chosen[role].build(context, self._options[role])
+
+
+def _decode_options(chosen: Registered, options: dict[str, Any] | None) -> Struct | None:
+    where = f"options.{chosen.role}"
+    if chosen.provider.options is not None:
+        return decode(options or {}, chosen.provider.options, where)
+    if options:
+        raise ConfigError(f"{where}: {chosen.role} {chosen.provider.name!r} takes no options, got {', '.join(options)}")
+    return None
