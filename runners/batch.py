@@ -1,0 +1,105 @@
+"""The persistent batch: what a runner remembers of each row, and how a step's rows become one flat batch."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.columns import Ints, ints
+from headrace.core.interfaces import Batch
+from headrace.core.messages import BindRow, RowSampling, RunnerReady, RunStep
+from headrace.kv.layout import NULL_BLOCK, blocks_for, slot_mapping
+from headrace.runners.logits import Adjustments
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy (vLLM's rule): dividing by them would overflow."""
+NO_LOGPROBS = -1
+_SEED_RANGE = 2**64
+_UNBOUND = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
+
+
+class WorkerState:
+    """Columns of all rows. Owner: the worker's compute thread.
+
+    A row's `num_ids` token ids are known, the K/V of the first `num_computed` of them are written; a row samples when
+    the two meet. A row that failed, or whose sampled token never came, has nothing to compute until it is bound again.
+    """
+
+    def __init__(self, facts: RunnerReady, max_rows: int, block_size: int) -> None:
+        max_blocks = blocks_for(facts.max_model_len + 1, block_size)
+        self.block_size = block_size
+        self.num_groups = len(facts.groups)
+        self.token_ids: Ints = np.zeros((max_rows, facts.max_model_len + 1), dtype=np.int32)
+        """One more than the longest sequence: the token sampled at its end."""
+        self.tables: Ints = np.full((self.num_groups, max_rows, max_blocks), NULL_BLOCK, dtype=np.int32)
+        self.num_ids: Ints = np.zeros(max_rows, dtype=np.int32)
+        self.num_computed: Ints = np.zeros(max_rows, dtype=np.int32)
+        self.num_prompt: Ints = np.zeros(max_rows, dtype=np.int32)
+        self.sampling: list[RowSampling] = [_UNBOUND] * max_rows
+        self.adjustments: list[Adjustments | None] = [None] * max_rows
+        self.seeds: NDArray[np.uint64] = np.zeros(max_rows, dtype=np.uint64)
+        self.is_plain: NDArray[np.bool_] = np.ones(max_rows, dtype=np.bool_)
+        """Greedy without adjustments: the highest logit is the token."""
+        self.num_logprobs: Ints = np.full(max_rows, NO_LOGPROBS, dtype=np.int32)
+        self.num_prompt_logprobs: Ints = np.full(max_rows, NO_LOGPROBS, dtype=np.int32)
+
+    def apply(self, step: RunStep) -> Batch:
+        """Take in what the step changes and return the flat batch of its rows, in its order, counted as computed.
+
+        A row that has fewer tokens than the step asks gives what it has; one that has none is left out of the batch.
+        """
+        if step.reset:
+            self.num_ids[:] = self.num_computed[:] = 0
+            self.tables[:] = NULL_BLOCK
+        for bind in step.bound:
+            self._bind(bind)
+        if step.tables:
+            groups, rows, indices, blocks = ints(step.tables).reshape(-1, 4).T
+            self.tables[groups, rows, indices] = blocks  # of equal places the last one stays
+        return self._batch(ints(step.rows), ints(step.num_tokens))
+
+    def append(self, rows: Ints, token_ids: Ints) -> None:
+        """Add one sampled token to each of these rows."""
+        self.token_ids[rows, self.num_ids[rows]] = token_ids
+        self.num_ids[rows] += 1
+
+    def fail(self, row: int) -> None:
+        """Leave this row nothing to compute until it is bound again."""
+        self.num_ids[row] = self.num_computed[row]
+
+    def _bind(self, bind: BindRow) -> None:
+        row, sampling, token_ids = bind.row, bind.sampling, ints(bind.token_ids)
+        self.token_ids[row, : len(token_ids)] = token_ids
+        self.tables[:, row] = NULL_BLOCK
+        self.num_ids[row] = len(token_ids)
+        self.num_computed[row] = bind.num_computed
+        self.num_prompt[row] = bind.num_prompt
+        self.sampling[row] = sampling
+        self.adjustments[row] = Adjustments.of(sampling)
+        self.seeds[row] = sampling.seed % _SEED_RANGE
+        self.is_plain[row] = sampling.temperature < GREEDY_BELOW and self.adjustments[row] is None
+        self.num_logprobs[row] = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
+        self.num_prompt_logprobs[row] = NO_LOGPROBS if sampling.prompt_logprobs is None else sampling.prompt_logprobs
+
+    def _batch(self, rows: Ints, asked: Ints) -> Batch:
+        begins, ends = self.num_computed[rows], self.num_ids[rows]
+        counts = np.minimum(asked, ends - begins)
+        if not counts.all():
+            has_any = counts > 0
+            rows, begins, ends, counts = rows[has_any], begins[has_any], ends[has_any], counts[has_any]
+        starts = np.zeros(len(rows) + 1, dtype=np.int32)
+        np.cumsum(counts, out=starts[1:])
+        row_of = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
+        positions = np.arange(starts[-1], dtype=np.int32) + (begins - starts[:-1])[row_of]
+        context_lens = begins + counts
+        self.num_computed[rows] = context_lens
+        width = blocks_for(int(context_lens.max(initial=0)), self.block_size)
+        tables = [self.tables[group, :, :width][rows] for group in range(self.num_groups)]
+        return Batch(
+            rows=rows,
+            token_ids=self.token_ids[rows[row_of], positions],
+            positions=positions,
+            starts=starts,
+            context_lens=context_lens,
+            slots=[slot_mapping(table, row_of, positions, self.block_size) for table in tables],
+            tables=tables,
+            samples=np.flatnonzero(context_lens == ends).astype(np.int32),
+        )

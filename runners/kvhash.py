@@ -1,0 +1,145 @@
+"""Runner `kvhash`: the next token is a hash of the ids and positions read back through the block table.
+
+A wrong, stale or swapped block, or a wrong position, changes the output, so scheduler and KV tests are exact without a
+model. `next_logits` and `reference` say what is right without any engine.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from headrace.core.columns import Floats, Ints
+from headrace.core.config import EngineConfig
+from headrace.core.errors import ConfigError
+from headrace.core.interfaces import Batch, Runner, RunnerContext
+from headrace.core.messages import RunnerReady
+from headrace.runners.modelless import modelless_facts
+from headrace.runners.worker import make_worker
+
+DEFAULT_VOCAB = 512
+Hashes = NDArray[np.uint64]
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_LOGIT_RANGE = 16.0
+
+
+class KVHashOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """[options.runner] of kvhash."""
+
+    vocab_size: int = DEFAULT_VOCAB
+    num_groups: int = 1
+    """KV groups, each with storage and block tables of its own; all of them enter the hash."""
+
+    def __post_init__(self) -> None:
+        """Check the limits. Raises ConfigError."""
+        for name, least in (("vocab_size", 2), ("num_groups", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {least}")
+
+
+def build(context: RunnerContext, options: KVHashOptions) -> Runner:
+    """Build the runner."""
+    return make_worker(KVHashModel(context.config, options), context)
+
+
+class KVHashModel:
+    """A StepModel whose K/V of a token are its id and position. Owner: the compute thread of its worker."""
+
+    def __init__(self, config: EngineConfig, options: KVHashOptions) -> None:
+        self._config = config
+        self._options = options
+        self._batch: Batch | None = None
+        self._token_ids: list[Ints] = []
+        """Per group: (num_blocks + 1) * block_size; -1 where nothing was written."""
+        self._positions: list[Ints] = []
+
+    def load(self) -> RunnerReady:
+        """Set up the storage."""
+        facts = modelless_facts(self._config, self._options.vocab_size, self._options.num_groups)
+        for group in facts.groups:
+            size = (group.num_blocks + 1) * self._config.block_size
+            self._token_ids.append(np.full(size, -1, dtype=np.int32))
+            self._positions.append(np.full(size, -1, dtype=np.int32))
+        return facts
+
+    def forward(self, batch: Batch) -> None:
+        """Write all tokens of the batch at their slots. Raises IndexError where a block is missing or out of range."""
+        for group, slots in enumerate(batch.slots):
+            if slots.min() < self._config.block_size:
+                raise IndexError(f"a token of group {group} has no block: its slot lies in the null block")
+            self._token_ids[group][slots] = batch.token_ids
+            self._positions[group][slots] = batch.positions
+        self._batch = batch
+
+    def logits(self, indices: Ints) -> Floats:
+        """Read the whole context of each of these tokens through its row's block tables, and hash it."""
+        batch = self._batch
+        assert batch is not None
+        rows = np.searchsorted(batch.starts, indices, side="right") - 1
+        lengths = batch.positions[indices] + 1
+        starts = np.cumsum(lengths) - lengths
+        row_of = np.repeat(rows, lengths)
+        places = np.arange(len(row_of), dtype=np.int64) - np.repeat(starts, lengths)
+        sums = []
+        for group, table in enumerate(batch.tables):
+            blocks = table[row_of, places // self._config.block_size].astype(np.int64)
+            slots = blocks * self._config.block_size + places % self._config.block_size
+            items = _hash_tokens(self._token_ids[group][slots], self._positions[group][slots], places)
+            sums.append(np.add.reduceat(items, starts))
+        return _logits_of(sums, self._options.vocab_size)
+
+    def close(self) -> None:
+        """Drop the storage."""
+        self._token_ids.clear()
+        self._positions.clear()
+        self._batch = None
+
+
+# --- what is right ----------------------------------------------------------------------------------------------------
+
+
+def next_logits(token_ids: Sequence[int], vocab_size: int = DEFAULT_VOCAB, num_groups: int = 1) -> Floats:
+    """Return the (vocab_size,) logits that follow these ids."""
+    places = np.arange(len(token_ids))
+    total = _hash_tokens(np.array(token_ids), places, places).sum(keepdims=True)
+    logits: Floats = _logits_of([total] * num_groups, vocab_size)[0]
+    return logits
+
+
+def reference(
+    prompt: Sequence[int], num_tokens: int, vocab_size: int = DEFAULT_VOCAB, num_groups: int = 1
+) -> list[int]:
+    """Return the greedy continuation of a prompt."""
+    places = np.arange(len(prompt) + num_tokens)
+    total = _hash_tokens(np.array(prompt), places[: len(prompt)], places[: len(prompt)]).sum(keepdims=True)
+    continuation: list[int] = []
+    for place in places[len(prompt) :, None]:
+        continuation.append(int(_logits_of([total] * num_groups, vocab_size).argmax()))
+        total = total + _hash_tokens(np.array(continuation[-1:]), place, place)
+    return continuation
+
+
+def _hash_tokens(token_ids: NDArray[np.integer], positions: NDArray[np.integer], places: NDArray[np.integer]) -> Hashes:
+    """Hash tokens one by one: what is stored, and where in the sequence it was found. All (n,)."""
+    stored = token_ids.astype(np.uint64) << np.uint64(32) | positions.astype(np.uint32)
+    return _mix(_mix(stored) + _STEP * (places.astype(np.uint64) + np.uint64(1)))
+
+
+def _logits_of(sums: Sequence[Hashes], vocab_size: int) -> Floats:
+    """Turn each context's sums of hashes, one (n,) array per group, into (n, vocab_size) logits in [-8, 8)."""
+    contexts = np.zeros_like(sums[0])
+    for sum_of_group in sums:
+        contexts = _mix(contexts + _STEP + sum_of_group)
+    bits = _mix(contexts[:, None] + _STEP * np.arange(1, vocab_size + 1, dtype=np.uint64))
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(_LOGIT_RANGE / 2**24) - np.float32(_LOGIT_RANGE / 2)
+
+
+def _mix(values: Hashes) -> Hashes:
+    """Scramble 64-bit values one by one: the finaliser of SplitMix64 (Steele et al. 2014)."""
+    values = (values ^ values >> _SHIFTS[0]) * _FACTORS[0]
+    values = (values ^ values >> _SHIFTS[1]) * _FACTORS[1]
+    return values ^ values >> _SHIFTS[2]

@@ -1,0 +1,148 @@
+"""Chooses the next token of each row: the numpy sampler, reference for all runners.
+
+Order of operations, vLLM's: log probabilities are taken from the logits as the model gave them (logprobs.py); allowed
+ids, bad words, stop ids before min_tokens, logit bias, penalties (logits.py); temperature, min-p, top-k, top-p;
+then the inverse of the cumulative distribution in vocabulary order at the row's own random number (philox.py).
+
+"Likeliest" always means the highest logit, of equal ones the lowest id. A row's token depends on nothing but its own
+logits, ids and sampling parameters: rows are computed one by one, or by operations that treat each element alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.columns import Floats, Ints
+from headrace.core.messages import Logprobs, RowSampling
+from headrace.runners.batch import GREEDY_BELOW, NO_LOGPROBS, WorkerState
+from headrace.runners.logprobs import LogprobColumns, likeliest
+from headrace.runners.philox import uniforms
+
+_FIRST_NUCLEUS = 64
+"""Tokens that top-p tries first; eight times as many whenever they aren't enough, so that few rows sort it all."""
+_GROWTH = 8
+
+
+@dataclass(slots=True, frozen=True)
+class Sampled:
+    """What sampling gave."""
+
+    rows: Ints
+    """Those that got a token, in the order of the logits."""
+    token_ids: Ints
+    """One for each of `rows`."""
+    failed: dict[int, str]
+    """The other rows, and what is wrong with their logits."""
+    logprobs: Logprobs | None
+
+
+_NONE: Ints = np.zeros(0, dtype=np.int32)
+NOTHING_SAMPLED = Sampled(_NONE, _NONE, {}, None)
+
+
+@np.errstate(over="ignore")  # far below the highest logit everything rounds to minus infinity
+def sample(logits: Floats, state: WorkerState, rows: Ints) -> Sampled:
+    """Choose one token for each of these rows of the batch; changes neither logits nor state.
+
+    logits: (S, vocab_size), of the rows in this order. A row whose logits hold NaN or plus infinity, or nothing but
+    minus infinity, before or after its masks, gets no token: it fails.
+    """
+    best = logits.argmax(axis=1)  # NaN counts as highest
+    highest = logits[np.arange(len(rows)), best]
+    token_ids = best.astype(np.int32)
+    is_sound = np.isfinite(highest)
+    failed = {int(rows[i]): _problem(highest[i]) for i in np.flatnonzero(~is_sound)}
+    special = np.flatnonzero(is_sound & ~state.is_plain[rows])
+    numbers = uniforms(state.seeds[rows[special]], state.num_ids[rows[special]]) if len(special) else ()
+    for i, number in zip(special, numbers, strict=True):
+        row = int(rows[i])
+        adjusted = _adjusted(logits[i], state, row)
+        if adjusted is None:
+            is_sound[i] = False
+            failed[row] = "allowed_token_ids, bad_words and min_tokens leave no token to sample"
+        else:
+            token_ids[i] = choose(adjusted, state.sampling[row], number)
+    logprobs = _logprobs(logits, state, rows, token_ids, is_sound)
+    return Sampled(rows[is_sound], token_ids[is_sound], failed, logprobs)
+
+
+def _adjusted(logits: Floats, state: WorkerState, row: int) -> Floats | None:
+    """Apply the row's adjustments; None if they leave nothing."""
+    adjustments = state.adjustments[row]
+    if adjustments is None:
+        return logits
+    adjusted = adjustments.apply(logits, state.token_ids[row, : state.num_ids[row]], int(state.num_prompt[row]))
+    return adjusted if np.isfinite(adjusted.max()) else None
+
+
+def _logprobs(
+    logits: Floats, state: WorkerState, rows: Ints, token_ids: Ints, is_sound: NDArray[np.bool_]
+) -> Logprobs | None:
+    columns, wanted = LogprobColumns(), state.num_logprobs[rows]
+    for i in np.flatnonzero(is_sound & (wanted != NO_LOGPROBS)):
+        row = int(rows[i])
+        columns.add(row, int(state.num_ids[row]), logits[i], int(token_ids[i]), int(wanted[i]))
+    return columns.pack()
+
+
+def _problem(highest: np.float32) -> str:
+    if np.isnan(highest):
+        return "the model's logits hold NaN"
+    return "the model's logits hold infinity" if highest > 0 else "the model's logits are all minus infinity"
+
+
+def choose(logits: Floats, sampling: RowSampling, number: float) -> int:
+    """Return the token of one row: greedy, or by a random number in [0, 1).
+
+    logits: (vocab_size,), adjusted, without NaN, the highest one finite.
+    """
+    if sampling.temperature < GREEDY_BELOW:
+        return int(logits.argmax())
+    if 0 < sampling.top_k < len(logits):
+        ids = likeliest(logits, sampling.top_k)
+        kept = _cut(_weights(logits[ids], logits[ids[0]], sampling), sampling.top_p)
+        order = ids[: len(kept)].argsort()
+        return int(ids[order][_invert(kept[order], number)])
+    weights = _weights(logits, logits.max(), sampling)
+    if sampling.top_p < 1:
+        ids = _nucleus(logits, weights, sampling.top_p)
+        ids.sort()
+        return int(ids[_invert(weights[ids], number)])
+    return _invert(weights, number)
+
+
+def _weights(logits: Floats, highest: np.float32, sampling: RowSampling) -> Floats:
+    """Return probabilities as shares of the likeliest one's, after temperature and min-p."""
+    weights: Floats = np.exp((logits - highest) / np.float32(sampling.temperature))
+    if sampling.min_p > 0:
+        weights[weights < np.float32(sampling.min_p)] = 0
+    return weights
+
+
+def _cut(weights: Floats, top_p: float) -> Floats:
+    """Keep the shortest start whose sum reaches top_p of the whole; weights are sorted, the highest first."""
+    if top_p >= 1:
+        return weights
+    sums = np.cumsum(weights, dtype=np.float64)
+    return weights[: int(sums.searchsorted(top_p * sums[-1])) + 1]
+
+
+def _nucleus(logits: Floats, weights: Floats, top_p: float) -> NDArray[np.intp]:
+    """Return the smallest set of likeliest ids whose weights reach top_p of all; all ids where rounding leaves less."""
+    wanted, num_ids = top_p * weights.sum(dtype=np.float64), _FIRST_NUCLEUS
+    while True:
+        ids = likeliest(logits, num_ids)
+        sums = np.cumsum(weights[ids], dtype=np.float64)
+        if sums[-1] >= wanted or num_ids >= len(logits):
+            return ids[: int(sums.searchsorted(wanted)) + 1]
+        num_ids *= _GROWTH
+
+
+def _invert(weights: Floats, number: float) -> int:
+    """Return the first index at which the sum of weights exceeds this share of their whole.
+
+    An index always exists: `number` is at most 1 - 2**-53, so its product with the sum rounds to less than the sum.
+    """
+    sums = np.cumsum(weights, dtype=np.float64)
+    return int(sums.searchsorted(number * sums[-1], side="right"))

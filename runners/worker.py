@@ -1,0 +1,178 @@
+"""Runs a model in the order of the steps: the persistent batch, the model, the sampler, on one thread.
+
+Not here: what the model is (a StepModel), and runners that have none (sim.py).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from headrace.core.columns import ints, pack_ints
+from headrace.core.errors import EngineClosed, RequestFailed, describe
+from headrace.core.interfaces import Batch, Clock, RunnerContext, StepHandle, StepModel
+from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
+from headrace.runners.batch import WorkerState
+from headrace.runners.fail_stop import FailStop, closed
+from headrace.runners.logprobs import prompt_logprobs
+from headrace.runners.sampler import NOTHING_SAMPLED, Sampled, sample
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long close() waits for a step that is being computed."""
+
+
+def make_worker(model: StepModel, context: RunnerContext) -> "StandaloneWorker":
+    """Build the worker that runs this model: the one place where runners of a model get theirs."""
+    return StandaloneWorker(model, context.max_rows, context.config.block_size, context.clock)
+
+
+@dataclass(slots=True)
+class _Job:
+    """Work for the compute thread."""
+
+    work: Callable[[], Any]
+    future: "Future[Any]"
+    wake: Callable[[], None]
+
+
+class StandaloneWorker:
+    """A Runner on one device: one compute thread owns model and rows, and takes steps from a queue.
+
+    The thread starts at load() or the first submit(). After close() no `wake` is called any more.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        max_rows: int,
+        block_size: int,
+        clock: Clock = time.monotonic,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+    ) -> None:
+        self.model = model
+        self._max_rows = max_rows
+        self._block_size = block_size
+        self._close_timeout_s = close_timeout_s
+        self._state: WorkerState | None = None
+        self._fail_stop = FailStop(clock)
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()  # for _thread and _is_closed; held while `wake` is called
+
+    @property
+    def state(self) -> WorkerState:
+        """The rows; load() makes them."""
+        assert self._state is not None, "a runner is loaded before it gets steps"
+        return self._state
+
+    # --- Runner ---
+
+    def load(self) -> RunnerReady:
+        """Load the model on the compute thread and make the rows. Blocks. Raises ModelError, ConfigError."""
+        facts: RunnerReady = self._post(self._load, wake=_nobody).result()
+        return facts
+
+    def submit(self, step: RunStep, wake: Callable[[], None]) -> StepHandle:
+        """Queue a step and return at once; `wake` is called on the compute thread when it is done."""
+        try:
+            return self._post(lambda: self.execute(step), wake)
+        except EngineClosed:
+            future: Future[StepDone] = Future()
+            future.set_result(closed(step.step))
+            return future
+
+    def close(self) -> None:
+        """Release everything; idempotent. Waits for a step that is being computed, but not for ever."""
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(self._close_timeout_s)
+        elif not was_closed:
+            self.model.close()
+
+    # --- one step ---
+
+    def execute(self, step: RunStep) -> StepDone:
+        """Compute a step now, on the caller's thread. Raises nothing: a failure is StepDone.error."""
+        if self._is_closed:
+            return closed(step.step)
+        return self._fail_stop.run(step, self._compute)
+
+    def prepare(self, step: RunStep) -> Batch:
+        """Apply a step to the rows. What a runner built on this one may change is which rows sample."""
+        return self.state.apply(step)
+
+    def _compute(self, step: RunStep) -> StepDone:
+        batch = self.prepare(step)
+        if not len(batch.rows):
+            return StepDone(step.step, num_new=bytes(len(step.rows)))
+        self.model.forward(batch)
+        prompts, unsound = prompt_logprobs(self.model, batch, self.state)
+        failed = [self._fail(row, "logits of its prompt hold NaN or infinity") for row in unsound]
+        sampled = self._sample(batch, unsound)
+        failed += [self._fail(row, problem) for row, problem in sampled.failed.items()]
+        self.state.append(sampled.rows, sampled.token_ids)
+        return StepDone(
+            step=step.step,
+            num_new=pack_ints(np.isin(ints(step.rows), sampled.rows).astype(np.int32)),
+            token_ids=pack_ints(sampled.token_ids),
+            failed=tuple(failed),
+            logprobs=sampled.logprobs,
+            prompt_logprobs=prompts,
+        )
+
+    def _sample(self, batch: Batch, unsound: set[int]) -> Sampled:
+        samples = batch.samples
+        if unsound:
+            samples = samples[~np.isin(batch.rows[samples], list(unsound))]
+        if not len(samples):
+            return NOTHING_SAMPLED
+        return sample(self.model.logits(batch.starts[samples + 1] - 1), self.state, batch.rows[samples])
+
+    def _fail(self, row: int, problem: str) -> RowFailure:
+        position = int(self.state.num_computed[row]) - 1
+        self.state.fail(row)
+        return RowFailure(row, describe(RequestFailed(f"failed at position {position}: {problem}")))
+
+    # --- the compute thread ---
+
+    def _load(self) -> RunnerReady:
+        facts = self.model.load()
+        self._state = WorkerState(facts, self._max_rows, self._block_size)
+        return facts
+
+    def _post(self, work: Callable[[], Any], wake: Callable[[], None]) -> "Future[Any]":
+        job = _Job(work, Future(), wake)
+        with self._lock:
+            if self._is_closed:
+                raise EngineClosed("the runner was closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="headrace-compute", daemon=True)
+                self._thread.start()
+            self._jobs.put(job)
+        return job.future
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._run(job)
+        self.model.close()
+
+    def _run(self, job: _Job) -> None:
+        try:
+            job.future.set_result(job.work())
+        except BaseException as error:  # load() raises it where it is waited for; steps raise nothing
+            job.future.set_exception(error)
+        with self._lock:
+            if not self._is_closed:
+                job.wake()
+
+
+def _nobody() -> None:
+    """Wake nobody: load() blocks."""
