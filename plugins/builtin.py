@@ -43,9 +43,16 @@ def headrace_kv_managers() -> list[Provider]:
 
 
 def headrace_runners() -> list[Provider]:
-    """Provide `torch`, and three that need no model: `script`, `kvhash`, `sim`."""
+    """Provide `torch`, and three that need no model: `script`, `kvhash` and `sim`."""
+    from headrace.runners import kvhash, script, sim
+
     return [
         Provider("torch", _torch, summary="any supported model on the CPU, exact in float32"),
+        Provider("script", script.build, script.ScriptOptions, "emits given tokens, for tests"),
+        Provider(
+            "kvhash", kvhash.build, kvhash.KVHashOptions, "emits hashes of what the block tables lead to, for tests"
+        ),
+        Provider("sim", sim.build, sim.SimOptions, "a cost model and a clock instead of a model"),
     ]
 
 
@@ -83,13 +90,13 @@ def _priority(context: CoreContext, options: None) -> Policy:
 def _paged(context: CoreContext, options: None) -> KVManager:
     from headrace.kv.paged import PagedKV
 
-    return PagedKV(context)
+    return PagedKV.from_context(context)
 
 
 def _simple(context: CoreContext, options: None) -> KVManager:
     from headrace.kv.simple import SimpleKV
 
-    return SimpleKV(context)
+    return SimpleKV.from_context(context)
 
 
 def _torch(context: RunnerContext, options: None) -> Runner:
