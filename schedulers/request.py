@@ -24,7 +24,7 @@ class Request:
     order: int
     args: PolicyArgs
     cached_len: int
-    ids: array[int]
+    ids: "array[int]"
     """Known token ids: the prompt and what was generated."""
     keys: BlockKeys
     row: int | None = None
