@@ -136,8 +136,6 @@ class PlainScheduler:
         for request in decoding + prefilling:
             if step.budget and request.row is not None:
                 self._extend(step, request)
-        if step.budget == 0 and len(step.entries) < len(decoding):  # too many rows for a step: take turns
-            self.running.sort(key=lambda r: r.row in step.entries)
 
     def _extend(self, step: Step, request: Request) -> None:
         """Schedule a running request's next tokens, preempting others or itself while blocks are lacking."""
@@ -266,27 +264,15 @@ class PlainScheduler:
             entry = step.entries[failure.row]
             if not self._is_alive(entry):
                 continue
-            suspects = self._suspects_of(entry.request)
+            by_row = {request.row: request for request in self.running}
+            suspects = [by_row[row] for row in self.kv.withdraw(entry.row)]
             output.add_ended(self.finish(entry.request, "error", error=failure.error))
             for request in suspects:
+                assert request.row is not None
                 for other in (step, *self.in_flight):
-                    if request.row is not None and (unsound := other.entries.get(request.row)):
+                    if unsound := other.entries.get(request.row):
                         unsound.is_void = True
-            for request in suspects:
                 self.preempt(request, keep_cache=False)
-
-    def _suspects_of(self, failed: Request) -> list[Request]:
-        """Withdraw a request's registered blocks, and find who read them, directly or not."""
-        if failed.row is None:  # preempted since: who hit its blocks is not known any more
-            self.kv.reset()
-            return list(self.running)
-        by_row = {request.row: request for request in self.running}
-        found, todo = {failed.row}, [failed.row]
-        while todo:
-            hit = set(self.kv.withdraw(todo.pop())) - found
-            found |= hit
-            todo += hit
-        return [by_row[row] for row in sorted(found - {failed.row})]
 
     def _fail_step(self, step: Step, error: ErrorInfo, output: OutputBuilder) -> None:
         """End the requests of a failed step; all others recompute on a runner that starts anew."""

@@ -18,3 +18,19 @@ def smollm2() -> Path:
         if os.environ.get("CI"):
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def script():
+    """Build a script runner for a Harness: script(tokens=[...], faults=[...])."""
+    import msgspec
+    from headrace.core.config import EngineConfig
+    from headrace.core.interfaces import RunnerContext
+    from headrace.runners.script import ScriptOptions, build
+
+    def make(**options):
+        config = EngineConfig(max_model_len=1024)
+        context = RunnerContext(config, None, max_rows=2 * config.max_num_seqs, clock=lambda: 0.0)
+        return build(context, msgspec.convert({"vocab_size": 2048, **options}, ScriptOptions))
+
+    return make
