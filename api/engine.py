@@ -138,6 +138,10 @@ class Engine:
             raise EngineClosed(NOT_STARTED)
         return [Stream(self._frontend, request) for request in self._frontend.submit(asks)]
 
+    def num_open(self) -> int:
+        """Count unfinished requests of this engine."""
+        return self._frontend.num_open()
+
     # --- control ---
 
     async def pause(self, mode: Literal["abort", "wait", "keep"] = "wait") -> None:

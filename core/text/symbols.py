@@ -7,8 +7,8 @@ import msgspec
 
 from headrace.core.errors import InvalidPrompt
 
-FIRST = 0x21
-"""Code point of token 0, the first printable character that is no space."""
+FIRST = 0x20
+"""Code point of token 0: the space, the first printable character."""
 
 
 class SymbolsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,7 +19,7 @@ class SymbolsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SymbolsTokenizer:
-    """Token i is the character with code point 0x21 + i. Every id sequence is a text and the other way round."""
+    """Token i is the character with code point 0x20 + i. Every id sequence is a text and the other way round."""
 
     special_ids: frozenset[int] = frozenset()
 
