@@ -139,7 +139,9 @@ class GGUFFile:
             dtype = np.dtype(bool) if info.type == BOOL else np.dtype(layout.format)
             values = np.frombuffer(self._map, dtype, info.length, info.offset).tolist()
         if values and type(values[0]) is not kind:
-            raise ModelFileDamaged(f"{self.path}: metadata array {key} holds {type(values[0]).__name__}, not {kind}")
+            raise ModelFileDamaged(
+                f"{self.path}: metadata array {key} holds {type(values[0]).__name__}, not {kind.__name__}"
+            )
         return values
 
     def _read_header(self) -> None:
