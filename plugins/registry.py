@@ -63,7 +63,7 @@ class Registry:
         self.providers = providers
         self.plugins = plugins
         self.chosen = {role: self.provider(role, getattr(config.use, role)) for role in ROLES}
-        self._options = {role: _decode_options(self.chosen[role], config.options.get(role)) for role in ROLES}
+        self.options = {role: _decode_options(self.chosen[role], config.options.get(role)) for role in ROLES}
 
     def provider(self, role: str, name: str) -> Registered:
         """Find a provider by name. Raises PluginError listing the choices."""
@@ -103,11 +103,11 @@ class Registry:
         hasher = self.providers["prompt_hasher"].get(self.chosen["kv"].provider.name)
         if hasher is None or not context.config.enable_prefix_caching:
             return None
-        hash_prompt: PromptHasher = hasher.build(context, self._options["kv"])
+        hash_prompt: PromptHasher = hasher.build(context, self.options["kv"])
         return hash_prompt
 
     def _build(self, role: str, context: object) -> Any:
-        return self.chosen[role].build(context, self._options[role])
+        return self.chosen[role].build(context, self.options[role])
 
 
 def _decode_options(chosen: Registered, options: dict[str, Any] | None) -> Struct | None:
