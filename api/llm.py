@@ -80,7 +80,7 @@ class LLM:
                 f"params has {len(each)} entries for {len(prompts)} prompts, give one each", "params"
             )
         asks = [ask(prompt, one, **options) for prompt, one in zip(prompts, each, strict=True)]
-        return self._run(self._results(asks, use_tqdm))
+        return self._run(self._results(asks, use_tqdm)) if asks else []
 
     async def _results(self, asks: list[Ask], use_tqdm: bool) -> list[Result]:
         from tqdm import tqdm
