@@ -1,5 +1,6 @@
 """headrace plugins: which providers there are, where they come from, and which are in use."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.options import takes_options
@@ -8,6 +9,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headrace.plugins.registry import Registry
+
+PIPED_WIDTH = 120
+"""Columns where the output is no terminal."""
 
 
 @takes_options
@@ -19,7 +23,7 @@ def plugins(*, engine: dict[str, Any]) -> None:
     from headrace.plugins.manager import load_plugins
 
     config = load_config(engine.pop("config", None), options=engine.pop("options", None), overrides=engine)
-    console = Console(soft_wrap=True)
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     console.print(_table(load_plugins(config)))
     for name in config.plugins.disable:
         console.print(f"disabled: {name}", highlight=False)
@@ -29,7 +33,10 @@ def _table(registry: "Registry") -> "Table":
     from rich import box
     from rich.table import Table
 
-    table = Table("role", "", "provider", "package", "what it is", box=box.SIMPLE)
+    table = Table(box=box.SIMPLE)
+    for heading in ("role", "", "provider", "package"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what it is")
     for role, providers in registry.providers.items():
         chosen = registry.chosen.get(role, registry.chosen["kv"]).provider.name  # prompt hashers follow the KV manager
         for number, (name, registered) in enumerate(providers.items()):
