@@ -34,7 +34,7 @@ class FolderTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._is_byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
-        self._folder = folder
+        self.folder = folder
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.eos_ids = folder_eos_ids(folder)
@@ -44,8 +44,8 @@ class FolderTokenizer:
         """Return token ids; special tokens written out in the text become their ids. Raises InvalidPrompt."""
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        except UnicodeEncodeError as error:
-            raise InvalidPrompt(f"prompt is no valid Unicode text: {error}", "prompt") from error
+        except TypeError as error:  # what the library says of half a surrogate pair
+            raise InvalidPrompt("prompt is no valid Unicode text", "prompt") from error
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
@@ -75,7 +75,7 @@ class FolderTokenizer:
     def _shown(self) -> list[bytes]:
         """Bytes of each token id; ids of the model's padded vocabulary that have no token are empty."""
         vocab = self._tokenizer.get_vocab(with_added_tokens=True)
-        config = self._folder / "config.json"
+        config = self.folder / "config.json"
         padded = read_json(config).get("vocab_size") if config.is_file() else None
         table = [b""] * max(padded if isinstance(padded, int) else 0, *(token_id + 1 for token_id in vocab.values()))
         for token, token_id in vocab.items():
@@ -89,9 +89,9 @@ class FolderTokenizer:
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
-        file = self._folder / "tokenizer_config.json"
+        file = self.folder / "tokenizer_config.json"
         config = read_json(file) if file.is_file() else {}
-        source = _template_source(self._folder, config)
+        source = _template_source(self.folder, config)
         names = {role: text for role in _ROLES if (text := _token_name(config.get(role)))}
         return ChatTemplate(source, names) if source else None
 
