@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -45,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
+        from importlib.metadata import version
+
         print(f"headrace {version('headrace')}")
         raise typer.Exit
 

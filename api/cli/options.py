@@ -46,6 +46,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+@functools.cache
 def field_docs(struct: type[Struct]) -> dict[str, str]:
     """Read the text under each field of a Struct; empty where its source isn't at hand."""
     try:
