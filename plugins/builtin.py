@@ -52,7 +52,7 @@ def headrace_runners() -> list[Provider]:
         Provider(
             "kvhash", kvhash.build, kvhash.KVHashOptions, "emits hashes of what the block tables lead to, for tests"
         ),
-        Provider("sim", sim.build, sim.SimOptions, "a cost model and a clock instead of a model"),
+        Provider("sim", sim.build, sim.SimOptions, "a cost model and a clock instead of a model", runs_in_core=True),
     ]
 
 

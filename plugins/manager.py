@@ -65,6 +65,8 @@ class PluginManager(pluggy.PluginManager):
         """Register a plugin's hooks, all or none. Raises PluginError."""
         if known := self.origins.get(origin.plugin):
             raise _broken(origin, f"{known} has the same name")
+        if same := self.get_name(plugin):
+            raise _broken(origin, f"{self.origins[same]} is the same object")
         self._check_names(plugin, origin)
         try:
             self.register(plugin, origin.plugin)
@@ -120,12 +122,18 @@ def _call(hook: str, function: Any, origin: Origin) -> list[Provider]:
     if not isinstance(providers, list) or not all(isinstance(provider, Provider) for provider in providers):
         raise _broken(origin, f"{hook}() returned {providers!r}, must be a list of Provider")
     for provider in providers:
+        if not isinstance(provider.name, str) or not callable(provider.build):
+            raise _broken(origin, f"{hook}(): {provider!r} needs a name and a function to build with")
         _check_options(hook, provider.options, origin)
     return providers
 
 
-def _check_options(hook: str, options: type[Struct] | None, origin: Origin) -> None:
-    if options is not None and not options.__struct_config__.forbid_unknown_fields:
+def _check_options(hook: str, options: Any, origin: Origin) -> None:
+    if options is None:
+        return
+    if not isinstance(options, type) or not issubclass(options, Struct):
+        raise _broken(origin, f"{hook}(): options are {options!r}, must be a msgspec.Struct class")
+    if not options.__struct_config__.forbid_unknown_fields:
         raise _broken(
             origin, f"{hook}(): {options.__name__} needs forbid_unknown_fields=True to refuse misspelt options"
         )

@@ -21,6 +21,16 @@ from headrace.core.interfaces import (
     Tokenizer,
 )
 
+PROTOCOLS: dict[str, type] = {
+    "scheduler": Scheduler,
+    "policy": Policy,
+    "kv": KVManager,
+    "runner": Runner,
+    "tokenizer": Tokenizer,
+    "prompt_hasher": object,
+}
+"""What is built for each role; a prompt hasher is any callable."""
+
 
 class Origin(Struct, frozen=True):
     """Where a plugin comes from."""
@@ -42,14 +52,28 @@ class Registered(Struct, frozen=True):
     origin: Origin
 
     def build(self, context: object, options: Struct | None) -> Any:
-        """Build the object. Raises HeadraceError; whatever else the plugin raises becomes a PluginError naming it."""
+        """Build the object, and check that it has all that its role's protocol names.
+
+        Raises HeadraceError; whatever else the plugin raises becomes a PluginError naming it.
+        """
         try:
-            return self.provider.build(context, options)
+            built = self.provider.build(context, options)
         except HeadraceError:
             raise
         except Exception as error:
-            reason = f"building {self.role} {self.provider.name!r} raised {type(error).__name__}: {error}"
-            raise PluginError(f"{self.origin}: {reason}") from error
+            raise self._broken(f"building it raised {type(error).__name__}: {error}") from error
+        missing = [name for name in _members(PROTOCOLS[self.role]) if not hasattr(built, name)]
+        if missing:
+            raise self._broken(f"what it built, a {type(built).__name__}, lacks {', '.join(missing)}")
+        return built
+
+    def _broken(self, reason: str) -> PluginError:
+        return PluginError(f"{self.origin}, {self.role} {self.provider.name!r}: {reason}")
+
+
+def _members(protocol: type) -> list[str]:
+    names = [*vars(protocol).get("__annotations__", {}), *vars(protocol)]
+    return [name for name in names if not name.startswith("_")]
 
 
 class Registry:

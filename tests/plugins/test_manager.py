@@ -114,6 +114,16 @@ def test_F15_a_plugin_with_one_good_and_one_bad_hook_leaves_no_trace() -> None:
     assert manager.providers("policy") == {}
 
 
+def test_F15_one_module_under_two_names_stops_the_start() -> None:
+    class Plugin:
+        pass
+
+    manager, plugin = PluginManager(), Plugin()
+    manager.add(plugin, ORIGIN)
+    with pytest.raises(PluginError, match=r"plugin 'mine' \(package headrace-mine 1.0\) is the same object"):
+        manager.add(plugin, Origin("other", "headrace-other", "2.0"))
+
+
 @pytest.mark.parametrize("name", ["headrace_polices", "headrace_step"])
 def test_F15_a_misspelt_hook_stops_the_start_with_the_names_there_are(install: Install, name: str) -> None:
     install("typo", f"def {name}(): return []")
@@ -137,6 +147,19 @@ def test_the_nearest_hook_is_suggested(install: Install) -> None:
 )
 def test_F15_a_hook_that_fails_stops_the_start(install: Install, body: str, reason: str) -> None:
     install("bad", f"def headrace_policies():\n    {body}")
+    assert reason in failure()
+
+
+@pytest.mark.parametrize(
+    ("provider", "reason"),
+    [
+        ("Provider(3, print)", "needs a name and a function to build with"),
+        ("Provider('a', None)", "needs a name and a function to build with"),
+        ("Provider('a', print, dict)", "options are <class 'dict'>, must be a msgspec.Struct class"),
+    ],
+)
+def test_a_provider_that_makes_no_sense_is_refused(install: Install, provider: str, reason: str) -> None:
+    install("odd", f"from headrace.core.interfaces import Provider\ndef headrace_policies(): return [{provider}]")
     assert reason in failure()
 
 

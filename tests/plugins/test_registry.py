@@ -42,11 +42,11 @@ def test_an_unknown_choice_lists_the_choices() -> None:
 
 def test_options_become_the_providers_own_struct() -> None:
     config = Config(use=Use(policy="weighted"), options={"policy": {"weights": {"a": 2}}})
-    assert registry(config, WEIGHTED).build_policy(CORE) == Weights({"a": 2.0})
+    assert registry(config, WEIGHTED).options["policy"] == Weights({"a": 2.0})
 
 
 def test_without_options_the_defaults_of_the_struct_apply() -> None:
-    assert registry(Config(use=Use(policy="weighted")), WEIGHTED).build_policy(CORE) == Weights()
+    assert registry(Config(use=Use(policy="weighted")), WEIGHTED).options["policy"] == Weights()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_build_that_raises_names_plugin_and_role() -> None:
 
     built = registry(Config(use=Use(tokenizer="bad")), ("tokenizer", Provider("bad", fail)))
     with pytest.raises(
-        PluginError, match=r"package headrace-mine 1.0\): building tokenizer 'bad' raised KeyError: 'row'"
+        PluginError, match=r"package headrace-mine 1.0\), tokenizer 'bad': building it raised KeyError: 'row'"
     ):
         built.build_tokenizer(TEXT)
 
@@ -95,3 +95,14 @@ def test_a_typed_error_of_a_build_stays_itself() -> None:
     built = registry(Config(use=Use(tokenizer="bad")), ("tokenizer", Provider("bad", fail)))
     with pytest.raises(InvalidParameter, match="wrong"):
         built.build_tokenizer(TEXT)
+
+
+def test_a_built_object_that_lacks_a_method_of_its_protocol_is_refused() -> None:
+    class Half:
+        Args = None
+
+        def add(self, request: object) -> None: ...
+
+    built = registry(Config(use=Use(policy="half")), ("policy", Provider("half", lambda context, options: Half())))
+    with pytest.raises(PluginError, match="what it built, a Half, lacks remove, candidates, victim, on_finish"):
+        built.build_policy(CORE)
