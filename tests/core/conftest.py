@@ -177,3 +177,15 @@ def tiny_tokenizer(
 def smol_tokenizer(smollm2: Path) -> FolderTokenizer:
     """The real model's tokenizer."""
     return FolderTokenizer(tokenizer_folder(smollm2))
+
+
+@pytest.fixture
+def tiny(tiny_tokenizer: FolderTokenizer) -> FolderTokenizer:
+    """The tiny tokenizer, by a short name."""
+    return tiny_tokenizer
+
+
+@pytest.fixture
+def smol(smol_tokenizer: FolderTokenizer) -> FolderTokenizer:
+    """The real model's tokenizer, by a short name."""
+    return smol_tokenizer
