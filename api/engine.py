@@ -7,17 +7,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
+from msgspec import convert
 from msgspec.structs import fields, replace
 
-from headrace import launch
 from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt
-from headrace.core.channel import Inbox
 from headrace.core.config import Config, Use, load_config
-from headrace.core.errors import EngineClosed, InvalidParameter
+from headrace.core.errors import EngineClosed, HeadraceError, InvalidParameter
 from headrace.core.interfaces import SchedulerStats
-from headrace.core.messages import GetStats, Pause, ResetPrefixCache, Resume, RunnerReady, ToInput
+from headrace.core.messages import (
+    Detokenize,
+    GetStats,
+    Pause,
+    Ping,
+    Pong,
+    Prompt,
+    ResetPrefixCache,
+    Resume,
+    RunnerReady,
+    Tokenize,
+    Tokenized,
+)
 from headrace.core.params import SamplingParams
 from headrace.frontend import Frontend
+from headrace.launch import Inline, Placement, find_model
 from headrace.outputs import Result
 from headrace.stream import Stream
 
@@ -54,26 +66,32 @@ class Engine:
         }
         self.config = _with_options(load_config(None if config is None else Path(config), overrides), options or {})
         self._model = model
-        self._to_input: Inbox[ToInput] = Inbox()
-        self._frontend = Frontend(0, self.config.engine, self._to_input.send)
-        self._parts: launch.Parts | None = None
-        self._actors: asyncio.Task[None] | None = None
+        self._frontend = Frontend(0, self.config.engine)
+        self._placement: Placement | None = None
+        self._facts: RunnerReady | None = None
 
     # --- life ---
 
     async def start(self) -> Self:
         """Load the model and start the actors. Raises ConfigError, ModelError."""
-        if self._parts is None:
-            self._parts = await launch.load(self.config, self._model, self._objects)
-            self._actors = asyncio.create_task(self._run(self._parts), name="headrace")
+        if self._placement is None:
+            model = await asyncio.to_thread(find_model, self._model)
+            self._placement = self._place(model)
+            self._facts = await self._placement.start(self._frontend)
         return self
+
+    def _place(self, model: Path | None) -> Placement:
+        if self.config.engine.processes == "inline" or self._objects:  # an object can't leave its process
+            return Inline(self.config, model, self._objects)
+        from headrace.split import Split
+
+        return Split(self.config, model)
 
     async def close(self) -> None:
         """End all requests with EngineClosed and release everything; idempotent."""
         self._frontend.close("the engine was closed")
-        if self._actors is not None:
-            self._actors.cancel()
-            await asyncio.wait([self._actors])
+        if self._placement is not None:
+            await self._placement.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -83,22 +101,12 @@ class Engine:
     ) -> None:
         await self.close()
 
-    async def _run(self, parts: launch.Parts) -> None:
-        try:
-            await launch.run_inline(parts, self._to_input, self._frontend.inbox, self._frontend.handle)
-        except BaseExceptionGroup as group:
-            first = group.exceptions[0]
-            log.error("the engine failed", exc_info=first)
-            self._frontend.close(f"the engine failed: {type(first).__name__}: {first}")
-        finally:
-            self._frontend.close("the engine was closed")
-
     @property
     def facts(self) -> RunnerReady:
         """What was found while loading. Raises EngineClosed before the start."""
-        if self._parts is None:
+        if self._facts is None:
             raise EngineClosed(NOT_STARTED)
-        return self._parts.facts
+        return self._facts
 
     # --- requests ---
 
@@ -134,7 +142,7 @@ class Engine:
 
     def submit(self, asks: Sequence[Ask]) -> list[Stream]:
         """Submit several requests at once, all or none: one that is invalid makes all of them fail."""
-        if self._parts is None:
+        if self._facts is None:
             raise EngineClosed(NOT_STARTED)
         return [Stream(self._frontend, request) for request in self._frontend.submit(asks)]
 
@@ -160,8 +168,27 @@ class Engine:
 
     async def stats(self) -> SchedulerStats:
         """Read the scheduler's counters and gauges."""
-        stats: SchedulerStats = await self._frontend.call(GetStats())
-        return stats
+        return convert(await self._frontend.call(GetStats()), SchedulerStats, from_attributes=True)
+
+    async def ping(self) -> Pong:
+        """Send a message round the ring, to see that every part answers and the core gets on with its work."""
+        return convert(await self._frontend.call(Ping()), Pong, from_attributes=True)
+
+    async def wait_closed(self) -> HeadraceError:
+        """Wait until the engine has ended, closed or failed; returns the error that says why."""
+        return await self._frontend.wait_closed()
+
+    # --- text ---
+
+    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True, with_texts: bool = False) -> Tokenized:
+        """Return the ids a prompt has, and each token alone as text if asked for. Raises InvalidPrompt."""
+        call = Tokenize(prompt, add_special_tokens, with_texts)
+        return convert(await self._frontend.call(call), Tokenized, from_attributes=True)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of these ids, special tokens included. Raises InvalidParameter."""
+        text: str = await self._frontend.call(Detokenize(tuple(token_ids)))
+        return text
 
 
 def _with_options(config: Config, options: dict[str, dict[str, Any]]) -> Config:

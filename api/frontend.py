@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from headrace.ask import Ask
 from headrace.core.channel import Inbox
@@ -20,6 +20,7 @@ from headrace.core.messages import (
     Delta,
     Finished,
     Refused,
+    Regained,
     Reply,
     RequestId,
     Submit,
@@ -47,6 +48,9 @@ class OpenRequest:
     first_token: float | None = None
     ended: float | None = None
     deadline: asyncio.TimerHandle | None = None
+    received: dict[int, list[bytes]] = field(default_factory=dict)
+    """By choice, the token ids that came, int32; what a restarted engine goes on from."""
+    is_aborted: bool = False
     is_dropped: bool = False
     """Nobody reads it any more."""
 
@@ -54,6 +58,11 @@ class OpenRequest:
         """Return the ids of choices that have not ended."""
         frontend, counter, _ = self.submit.request
         return tuple(RequestId(frontend, counter, choice) for choice in sorted(self.unfinished))
+
+    def resubmission(self) -> Submit:
+        """Return what a restarted engine gets: the unfinished choices with the tokens they have."""
+        received = {choice: b"".join(self.received.get(choice, ())) for choice in sorted(self.unfinished)}
+        return replace(self.submit, regained=tuple(Regained(*child) for child in received.items()))
 
     def take(self) -> list[Chunk]:
         """Take what has come since the last time."""
@@ -71,18 +80,45 @@ class OpenRequest:
         )
 
 
+@dataclass(slots=True, eq=False)
+class _OpenCall:
+    """A call without an answer yet."""
+
+    message: Call
+    answer: asyncio.Future[Any]
+
+
 class Frontend:
     """Submits requests and hands out what comes back. Lives on one event loop; `abort` may come from any thread."""
 
-    def __init__(self, number: int, config: EngineConfig, send: Callable[..., None]) -> None:
+    def __init__(self, number: int, config: EngineConfig) -> None:
         self.inbox: Inbox[ToFrontend] = Inbox()
-        self._number = number
+        self.number = number
         self._config = config
-        self._send: Callable[..., None] = send
+        self._send: Callable[..., None] = _drop
         self._counter = 0
         self._journal: dict[int, OpenRequest] = {}
-        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._calls: dict[int, _OpenCall] = {}
         self._closed: HeadraceError | None = None
+        self._has_closed = asyncio.Event()
+
+    # --- the way to the engine ---
+
+    def connect(self, send: Callable[..., None]) -> None:
+        """Send by `send(*messages)` from now on, and begin with all that is open: the engine has just started."""
+        self.handle(self.inbox.buffer.drain())  # what an earlier life sent counts
+        self._send = send
+        for request in list(self._journal.values()):
+            if request.is_aborted:
+                self._end_aborted(request)
+            else:
+                send(request.resubmission())
+        for call in self._calls.values():
+            send(call.message)
+
+    def disconnect(self) -> None:
+        """Send nowhere: the engine has died. The journal keeps what is open until it is back."""
+        self._send = _drop
 
     # --- requests ---
 
@@ -105,9 +141,9 @@ class Frontend:
         self._counter += 1
         params = ask.params
         if params.seed is None:
-            params = msgspec.structs.replace(params, seed=self._draw_seed())
+            params = replace(params, seed=self._draw_seed())
         submit = Submit(
-            RequestId(self._number, self._counter, 0),
+            RequestId(self.number, self._counter, 0),
             ask.prompt,
             params,
             priority=ask.priority,
@@ -131,6 +167,7 @@ class Frontend:
     def abort(self, request: OpenRequest, *, drop: bool) -> None:
         """End a request early; `drop`: nobody reads it any more. Harmless when it has ended. From any thread."""
         request.is_dropped |= drop
+        request.is_aborted = True
         if request.ended is None and self._closed is None:
             self._send(Abort(request.ids()))
 
@@ -150,10 +187,11 @@ class Frontend:
             raise self._closed
         self._counter += 1
         number = self._counter
-        self._calls[number] = answer = asyncio.get_running_loop().create_future()
+        call = _OpenCall(Call(self.number, number, what), asyncio.get_running_loop().create_future())
+        self._calls[number] = call
         try:
-            self._send(Call(self._number, number, what))
-            return await answer
+            self._send(call.message)
+            return await call.answer
         finally:
             self._calls.pop(number, None)
 
@@ -165,7 +203,7 @@ class Frontend:
             match message:
                 case Delta():
                     if request := self._journal.get(message.request.counter):
-                        self._take_chunk(request, chunk_of(message))
+                        self._take_delta(request, message)
                 case Finished():
                     if request := self._journal.get(message.last.request.counter):
                         self._finish(request, message)
@@ -175,6 +213,10 @@ class Frontend:
                         self._fail(request, restore(message.error))
                 case Reply():
                     self._answer(message)
+
+    def _take_delta(self, request: OpenRequest, delta: Delta) -> None:
+        request.received.setdefault(delta.request.choice, []).append(delta.token_ids)
+        self._take_chunk(request, chunk_of(delta))
 
     def _take_chunk(self, request: OpenRequest, chunk: Chunk) -> None:
         if chunk.token_ids and request.first_token is None:
@@ -193,7 +235,7 @@ class Frontend:
             self.abort(request, drop=False)
             self._fail(request, error)
             return
-        chunk = msgspec.structs.replace(
+        chunk = replace(
             chunk_of(finished.last),
             finish_reason=finished.reason,
             stop_reason=finished.stop_reason,
@@ -203,6 +245,13 @@ class Frontend:
         request.unfinished.discard(chunk.index)
         if not request.unfinished:
             self._close(request)
+
+    def _end_aborted(self, request: OpenRequest) -> None:
+        """End here what was aborted while the engine was away."""
+        for choice in sorted(request.unfinished):
+            num_tokens = sum(map(len, request.received.get(choice, ()))) // 4
+            self._take_chunk(request, Chunk(index=choice, finish_reason="abort", usage=Usage(0, num_tokens)))
+        self._close(request)
 
     def _fail(self, request: OpenRequest, error: HeadraceError) -> None:
         if request.ended is None:
@@ -217,22 +266,33 @@ class Frontend:
         request.wake.set()
 
     def _answer(self, reply: Reply) -> None:
-        answer = self._calls.pop(reply.call, None)
-        if answer is None or answer.done():
+        call = self._calls.pop(reply.call, None)
+        if call is None or call.answer.done():
             return
         if reply.error is None:
-            answer.set_result(reply.value)
+            call.answer.set_result(reply.value)
         else:
-            answer.set_exception(restore(reply.error))
+            call.answer.set_exception(restore(reply.error))
 
     def close(self, reason: str) -> None:
         """End everything that is open with EngineClosed(reason); later submissions raise it."""
         self._closed = self._closed or EngineClosed(reason)
+        self._has_closed.set()
         for request in list(self._journal.values()):
             self._fail(request, EngineClosed(reason))
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(EngineClosed(reason))
+        for call in self._calls.values():
+            if not call.answer.done():
+                call.answer.set_exception(EngineClosed(reason))
+
+    async def wait_closed(self) -> HeadraceError:
+        """Wait until everything has ended; returns the error that later submissions raise."""
+        await self._has_closed.wait()
+        assert self._closed is not None
+        return self._closed
+
+
+def _drop(*messages: ToInput) -> None:
+    """Send nowhere."""
 
 
 def total_usage(usages: Sequence[Usage]) -> Usage:

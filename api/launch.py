@@ -1,12 +1,14 @@
-"""The only place that wires parts together: providers become a runner, a scheduler and three actors on one loop."""
+"""The only place that wires parts together: providers become actors, and actors an engine on one loop.
+
+Engines in several processes build the same parts here, one process each (processes/), and are launched by split.py.
+"""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-from msgspec import Struct
+from typing import Any, Protocol
 
 from headrace.core.channel import Inbox
 from headrace.core.config import Config
@@ -15,7 +17,6 @@ from headrace.core.errors import ConfigError
 from headrace.core.input import InputActor
 from headrace.core.interfaces import (
     CoreContext,
-    PromptHasher,
     Runner,
     RunnerContext,
     Scheduler,
@@ -25,8 +26,11 @@ from headrace.core.interfaces import (
 )
 from headrace.core.messages import RunnerReady, ToCore, ToFrontend, ToInput, ToOutput
 from headrace.core.output import OutputActor
+from headrace.core.process import Spec
+from headrace.frontend import Frontend
 from headrace.plugins.manager import load_plugins
-from headrace.plugins.registry import Registry
+
+log = logging.getLogger("headrace")
 
 ROWS_PER_SEQ = 2
 """Rows of ended requests wait for the steps in flight, so that there are more rows than running requests."""
@@ -34,43 +38,126 @@ OBJECT_ROLES = ("policy", "runner", "tokenizer")
 """Roles for which Engine also takes an object."""
 
 
-class Parts(Struct, frozen=True):
-    """Everything of one engine that lives until it is closed."""
+class Placement(Protocol):
+    """Where the actors of an engine live."""
 
-    config: Config
-    facts: RunnerReady
-    runner: Runner
-    scheduler: Scheduler
-    tokenizer: Tokenizer
-    hash_prompt: PromptHasher | None
+    async def start(self, frontend: Frontend) -> RunnerReady:
+        """Load everything and connect the frontend. Raises ConfigError, ModelError, EngineClosed."""
+
+    async def close(self) -> None:
+        """Release everything; idempotent."""
 
 
-async def load(config: Config, model: str | Path | None, objects: dict[str, Any]) -> Parts:
-    """Check the plugins, load model and tokenizer off the loop, and build the engine's parts.
+class Builder:
+    """Builds an engine's parts from a config. Raises PluginError, ConfigError at once where it contradicts itself.
 
     objects: by role, an object to use instead of the provider that [use] names.
-    Raises ConfigError, ModelError.
     """
-    for role, value in objects.items():
-        if role not in OBJECT_ROLES:
-            raise ConfigError(f"{role} is {value!r}, must be a name; objects are for {', '.join(OBJECT_ROLES)} only")
-    registry = load_plugins(config)
-    path = await asyncio.to_thread(_find_model, model)
-    text = TextContext(config.engine, path)
-    max_rows = ROWS_PER_SEQ * config.engine.max_num_seqs
-    runner: Runner = objects.get("runner") or registry.build_runner(
-        RunnerContext(config.engine, path, max_rows=max_rows, clock=time.monotonic)
-    )
-    try:
-        facts, tokenizer = await _gather(
-            runner.load, lambda: objects.get("tokenizer") or registry.build_tokenizer(text)
-        )
-        context = CoreContext(config.engine, facts, max_rows, time.monotonic)
-        scheduler = _build_scheduler(registry, context, objects)
-        return Parts(config, facts, runner, scheduler, tokenizer, registry.build_prompt_hasher(text))
-    except BaseException:
-        runner.close()
-        raise
+
+    def __init__(self, config: Config, model: Path | None, objects: dict[str, Any] | None = None) -> None:
+        self._objects = objects or {}
+        for role, value in self._objects.items():
+            if role not in OBJECT_ROLES:
+                raise ConfigError(
+                    f"{role} is {value!r}, must be a name; objects are for {', '.join(OBJECT_ROLES)} only"
+                )
+        self._config = config.engine
+        self._registry = load_plugins(config)
+        self._text = TextContext(self._config, model)
+        self._max_rows = ROWS_PER_SEQ * self._config.max_num_seqs
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> "Builder":
+        """Build in a child process what its launcher asks for."""
+        return cls(spec.config, None if spec.model is None else Path(spec.model))
+
+    def runs_in_core(self) -> bool:
+        """Tell whether the runner may share the core's process."""
+        return self._registry.chosen["runner"].provider.runs_in_core
+
+    def runner(self) -> Runner:
+        """Build the runner; it isn't loaded yet."""
+        context = RunnerContext(self._config, self._text.model, max_rows=self._max_rows, clock=time.monotonic)
+        runner: Runner = self._objects.get("runner") or self._registry.build_runner(context)
+        return runner
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the tokenizer."""
+        tokenizer: Tokenizer = self._objects.get("tokenizer") or self._registry.build_tokenizer(self._text)
+        return tokenizer
+
+    def scheduler(self, facts: RunnerReady) -> Scheduler:
+        """Build the scheduler with its policy and KV manager."""
+        context = CoreContext(self._config, facts, self._max_rows, time.monotonic)
+        policy = self._objects.get("policy") or self._registry.build_policy(context)
+        return self._registry.build_scheduler(SchedulerContext(context, self._registry.build_kv(context), policy))
+
+    def input_actor(self, tokenizer: Tokenizer, facts: RunnerReady, send: Callable[..., None]) -> InputActor:
+        """Build the input actor; `send(*messages)` goes to the core."""
+
+        def send_core(messages: Sequence[ToCore]) -> None:
+            send(*messages)
+
+        hash_prompt = self._registry.build_prompt_hasher(self._text)
+        return InputActor(tokenizer, self._config, facts, send_core, hash_prompt)
+
+    def core(self, runner: Runner, scheduler: Scheduler, publish: Callable[[ToOutput], None]) -> EngineCore:
+        """Build the engine's core; its runner is loaded."""
+        return EngineCore(scheduler, runner, publish, depth=2 if self._config.async_scheduling else 1)
+
+
+class Inline:
+    """All actors on the caller's loop, linked by inboxes."""
+
+    def __init__(self, config: Config, model: Path | None, objects: dict[str, Any] | None = None) -> None:
+        self._builder = Builder(config, model, objects)
+        self._actors: asyncio.Task[None] | None = None
+
+    async def start(self, frontend: Frontend) -> RunnerReady:
+        """Load model and tokenizer off the loop, and start the actors."""
+        runner = self._builder.runner()
+        try:
+            facts: RunnerReady
+            facts, tokenizer = await _gather(runner.load, self._builder.tokenizer)
+            scheduler = self._builder.scheduler(facts)
+        except BaseException:
+            runner.close()
+            raise
+        self._actors = asyncio.create_task(self._run(frontend, facts, tokenizer, runner, scheduler), name="headrace")
+        await asyncio.sleep(0)
+        return facts
+
+    async def _run(
+        self, frontend: Frontend, facts: RunnerReady, tokenizer: Tokenizer, runner: Runner, scheduler: Scheduler
+    ) -> None:
+        to_input: Inbox[ToInput] = Inbox()
+        to_output: Inbox[ToOutput] = Inbox()
+        core = self._builder.core(runner, scheduler, to_output.send)
+
+        def send_frontend(_number: int, messages: list[ToFrontend]) -> None:
+            frontend.inbox.send(*messages)
+
+        input_actor = self._builder.input_actor(tokenizer, facts, core.inbox.send)
+        output_actor = OutputActor(tokenizer, send_frontend, core.inbox.send)
+        frontend.connect(to_input.send)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(to_input.serve(input_actor.handle), name="headrace-input")
+                group.create_task(core.run(), name="headrace-core")
+                group.create_task(to_output.serve(output_actor.handle), name="headrace-output")
+                group.create_task(frontend.inbox.serve(frontend.handle), name="headrace-frontend")
+        except BaseExceptionGroup as failed:
+            cause = failed.exceptions[0]
+            log.error("the engine failed", exc_info=cause)
+            frontend.close(f"the engine failed: {type(cause).__name__}: {cause}")
+        finally:
+            runner.close()
+
+    async def close(self) -> None:
+        """Stop the actors and release the runner; idempotent."""
+        if self._actors is not None:
+            self._actors.cancel()
+            await asyncio.wait([self._actors])
 
 
 async def _gather(*work: Callable[[], Any]) -> list[Any]:
@@ -82,43 +169,10 @@ async def _gather(*work: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def _find_model(model: str | Path | None) -> Path | None:
+def find_model(model: str | Path | None) -> Path | None:
+    """Find a model by folder, file or catalogue name. Raises ModelNotFound."""
     if model is None:
         return None
     from headrace.core.model_files.resolve import resolve_model
 
     return resolve_model(model)
-
-
-def _build_scheduler(registry: Registry, context: CoreContext, objects: dict[str, Any]) -> Scheduler:
-    policy = objects.get("policy") or registry.build_policy(context)
-    return registry.build_scheduler(SchedulerContext(context, registry.build_kv(context), policy))
-
-
-async def run_inline(
-    parts: Parts,
-    to_input: Inbox[ToInput],
-    to_frontend: Inbox[ToFrontend],
-    handle_frontend: Callable[[list[ToFrontend]], None],
-) -> None:
-    """Run all actors on this loop until cancelled or one of them fails; the runner is closed at the end."""
-    to_output: Inbox[ToOutput] = Inbox()
-    depth = 2 if parts.config.engine.async_scheduling else 1
-    core = EngineCore(parts.scheduler, parts.runner, to_output.send, depth)
-
-    def send_core(messages: Sequence[ToCore]) -> None:
-        core.inbox.send(*messages)
-
-    def send_frontend(_number: int, messages: list[ToFrontend]) -> None:
-        to_frontend.send(*messages)
-
-    input_actor = InputActor(parts.tokenizer, parts.config.engine, parts.facts, send_core, parts.hash_prompt)
-    output_actor = OutputActor(parts.tokenizer, send_frontend, core.inbox.send)
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(to_input.serve(input_actor.handle), name="headrace-input")
-            group.create_task(core.run(), name="headrace-core")
-            group.create_task(to_output.serve(output_actor.handle), name="headrace-output")
-            group.create_task(to_frontend.serve(handle_frontend), name="headrace-frontend")
-    finally:
-        parts.runner.close()

@@ -23,7 +23,8 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 class LLM:
     """Runs a model for lists of prompts, offline; also usable where an event loop runs already.
 
-    Takes the arguments of Engine. Loads at once: raises ConfigError, ModelError.
+    Takes the arguments of Engine; inline unless processes="split" is asked for. Loads at once: raises ConfigError,
+    ModelError.
 
         with LLM("smollm2-135m-instruct") as llm:
             for result in llm.generate(["One", "Two"], SamplingParams(max_tokens=16)):
@@ -36,7 +37,7 @@ class LLM:
         self._thread.start()
         self._is_closed = False
         try:
-            self._engine = Engine(model, **engine)
+            self._engine = Engine(model, **{"processes": "inline", **engine})
             self._run(self._engine.start())
         except BaseException:
             self._stop_loop()

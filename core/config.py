@@ -19,8 +19,11 @@ from headrace.core.errors import ConfigError
 class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """[engine]: limits and options of the engine. Names are vLLM's where the meaning is the same."""
 
-    processes: Literal["inline"] = "inline"
-    """Placement of the actors: inline runs all of them on the caller's event loop."""
+    processes: Literal["split", "inline"] = "split"
+    """Placement of the actors: split runs input, core, output and worker in processes of their own; inline runs all on
+    the caller's event loop. LLM and `headrace generate` are inline unless told otherwise."""
+    max_restarts: int = 3
+    """Of an engine in several processes, after one of them died; requests go on where they were."""
     max_model_len: int | None = None
     """Longest sequence in tokens, prompt and output; None: what the model can."""
     max_num_seqs: int = 64

@@ -1,6 +1,7 @@
 """EngineCore: the loop that keeps a runner busy. Decisions are the scheduler's, computing the runner's."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import assert_never
@@ -12,8 +13,10 @@ from headrace.core.messages import (
     Abort,
     Admit,
     Call,
+    FrontendGone,
     GetStats,
     Pause,
+    Ping,
     Refused,
     Reply,
     ResetPrefixCache,
@@ -23,6 +26,7 @@ from headrace.core.messages import (
     ToCore,
     ToOutput,
 )
+from headrace.core.progress import Progress
 
 
 class EngineCore:
@@ -40,21 +44,27 @@ class EngineCore:
         self._in_flight: deque[StepHandle] = deque()
         self._barriers: list[Call] = []
         self._until_idle: list[Call] = []
+        self._progress = Progress(time.monotonic)
 
     async def run(self) -> None:
         """Serve until cancelled. An error here is a bug of the scheduler or its plugins and ends the engine."""
         scheduler, in_flight, wake = self._scheduler, self._in_flight, self.inbox.wakeup.set
+        progress = self._progress
         while True:
             for message in self.inbox.buffer.drain():
                 self._apply(message)
             self._answer_waiting_calls()
             if not self._barriers and len(in_flight) < self._depth and (step := scheduler.schedule()):
                 in_flight.append(self._runner.submit(step, wake))
+                progress.step_submitted()
                 continue  # fill the pipeline before draining it
             if in_flight and in_flight[0].done():
                 self._publish_output(scheduler.update(in_flight.popleft().result()))
+                progress.step_returned()
                 await asyncio.sleep(0)  # every other actor of this loop runs at least once a step
             else:
+                if not in_flight and not scheduler.unfinished():
+                    progress.rest()
                 await self.inbox.wakeup.wait()
 
     def _apply(self, message: ToCore) -> None:
@@ -65,6 +75,9 @@ class EngineCore:
                 self._publish_output(self._scheduler.abort(message.requests))
             case StopHit():
                 self._scheduler.stop(message.request, message.num_tokens)
+            case FrontendGone(frontend=frontend):
+                orphans = [request for request in self._scheduler.unfinished() if request.frontend == frontend]
+                self._scheduler.abort(orphans)  # nobody is left to tell
             case Call():
                 self._call(message)
             case Refused() | Reply():
@@ -73,6 +86,7 @@ class EngineCore:
                 assert_never(message)
 
     def _admit(self, message: Admit) -> None:
+        self._progress.work_came()
         try:
             self._scheduler.add(message)
         except RequestError as error:
@@ -91,15 +105,20 @@ class EngineCore:
         match call.what:
             case GetStats():
                 self._reply(call, self._scheduler.stats())
+            case Ping():
+                self._reply(call, self._progress.pong())
             case Resume():
+                self._progress.is_paused = False
                 self._scheduler.pause(admissions=False, steps=False)
                 self._reply(call)
             case ResetPrefixCache():
                 self._barriers.append(call)
             case Pause(mode="keep"):
+                self._progress.is_paused = True
                 self._scheduler.pause(admissions=True, steps=True)
                 self._reply(call)
             case Pause(mode=mode):
+                self._progress.is_paused = True
                 self._scheduler.pause(admissions=True, steps=False)
                 if mode == "abort":
                     self._publish_output(self._scheduler.abort(self._scheduler.unfinished()))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.core.columns import pack_ints
 from headrace.core.config import EngineConfig
@@ -15,7 +16,12 @@ from headrace.core.messages import (
     Admit,
     Call,
     ChatPrompt,
+    Detokenize,
+    FrontendGone,
+    Prompt,
     Refused,
+    Regained,
+    Reply,
     RequestId,
     RowSampling,
     RunnerReady,
@@ -25,6 +31,8 @@ from headrace.core.messages import (
     TextPrompt,
     ToCore,
     ToInput,
+    Tokenize,
+    Tokenized,
     TokenPrompt,
 )
 from headrace.core.params import MAX_SEED, SamplingParams
@@ -61,8 +69,25 @@ class InputActor:
                     self._send_core(self._submit_all((message,)))
                 case SubmitAll(submits=submits):
                     self._send_core(self._submit_all(submits))
-                case Abort() | Call():
+                case Call(what=Tokenize() | Detokenize()):
+                    self._send_core((self._answer(message),))
+                case Abort() | Call() | FrontendGone():
                     self._send_core((message,))
+
+    def _answer(self, call: Call) -> Reply:
+        try:
+            match call.what:
+                case Tokenize(prompt=prompt, add_special_tokens=add_special_tokens, with_texts=with_texts):
+                    token_ids = self._token_ids(prompt, add_special_tokens)
+                    texts = [self._tokenizer.token_text(token_id) for token_id in token_ids] if with_texts else None
+                    return Reply(call.frontend, call.call, Tokenized(token_ids, texts))
+                case Detokenize(token_ids=token_ids):
+                    self._check_vocabulary("tokens", token_ids)
+                    text = self._tokenizer.decode(token_ids, skip_special_tokens=False)
+                    return Reply(call.frontend, call.call, text)
+            raise TypeError(f"{type(call.what).__name__} is not for the input actor")
+        except Exception as error:  # whatever a prompt, template or plugin does ends its own call
+            return Reply(call.frontend, call.call, error=describe(error))
 
     def _submit_all(self, submits: Sequence[Submit]) -> list[ToCore]:
         """Admit all, or refuse all if one is at fault."""
@@ -80,42 +105,44 @@ class InputActor:
         return refused + [Refused(submit.request, also) for submit in submits if submit is not culprit]
 
     def _admits(self, submit: Submit) -> list[Admit]:
-        token_ids = self._token_ids(submit)
+        token_ids = self._token_ids(submit.prompt)
         params = submit.params
+        if any(child.token_ids for child in submit.regained or ()):  # they came with the first of these tokens
+            params = replace(params, prompt_logprobs=None)
         max_tokens = self._max_tokens(len(token_ids), params)
         column = pack_ints(token_ids)
         keys = self._block_keys(submit.cache_salt, token_ids)
         eos_ids = () if params.ignore_eos else self._tokenizer.eos_ids
         stop_ids = (*params.stop_token_ids, *eos_ids) if params.stop_token_ids else eos_ids
         self._check_ids(params)
-        text = msgspec.msgpack.encode(self._text_part(token_ids, column, params))
+        text = self._text_part(token_ids, column, params)
         return [
             Admit(
-                request=RequestId(submit.request.frontend, submit.request.counter, choice),
-                token_ids=column,
+                request=RequestId(submit.request.frontend, submit.request.counter, child.choice),
+                token_ids=column + child.token_ids,
                 num_prompt=len(token_ids),
                 max_tokens=max_tokens,
                 min_tokens=params.min_tokens,
                 stop_ids=stop_ids,
                 eos_ids=eos_ids,
-                sampling=self._row_sampling(params, stop_ids, choice),
+                sampling=self._row_sampling(params, stop_ids, child.choice),
                 priority=submit.priority,
                 arrival=submit.arrival,
                 policy_args=submit.policy_args,
                 block_root=keys.root,
                 block_hashes=tuple(keys.digests),
                 read_cache=params.prompt_logprobs is None,
-                text=text,
+                text=msgspec.msgpack.encode(replace(text, regained=child.token_ids)),
             )
-            for choice in range(params.n)
+            for child in _children(submit)
         ]
 
     # --- the prompt ---
 
-    def _token_ids(self, submit: Submit) -> list[int]:
-        match submit.prompt:
+    def _token_ids(self, prompt: Prompt, add_special_tokens: bool = True) -> list[int]:
+        match prompt:
             case TextPrompt(text=text):
-                token_ids = self._tokenizer.encode(text)
+                token_ids = self._tokenizer.encode(text, add_special_tokens)
             case ChatPrompt(messages=messages):
                 token_ids = self._tokenizer.encode(self._tokenizer.render_chat(messages), add_special_tokens=False)
             case TokenPrompt(token_ids=given):
@@ -208,6 +235,10 @@ class InputActor:
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
         )
+
+
+def _children(submit: Submit) -> Sequence[Regained]:
+    return submit.regained or tuple(Regained(choice, b"") for choice in range(submit.params.n))
 
 
 def child_seed(seed: int, choice: int) -> int:

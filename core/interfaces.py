@@ -38,6 +38,8 @@ class Provider(Struct, frozen=True):
     """Struct that [options.<role>] is decoded into; None takes no options."""
     summary: str = ""
     """One line for `headrace plugins`."""
+    runs_in_core: bool = False
+    """Of a runner: it computes without holding the GIL, so that it may share the core's process."""
 
 
 class TextContext(Struct, frozen=True):

@@ -49,6 +49,14 @@ class ChatPrompt(Struct, frozen=True, tag="chat"):
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
+class Regained(Struct, frozen=True, array_like=True):
+    """Part of Submit: one unfinished completion, and what came of it before a restart."""
+
+    choice: int
+    token_ids: bytes
+    """int32."""
+
+
 class Submit(Struct, frozen=True, tag=True):
     """frontend -> input: run this request; `choice` of its id is 0, and input makes the n children."""
 
@@ -64,6 +72,8 @@ class Submit(Struct, frozen=True, tag=True):
     """Separates prefix cache entries completely."""
     policy_args: dict[str, Any] = {}
     """Validated in the core against the policy's own Struct."""
+    regained: tuple[Regained, ...] | None = None
+    """After a restart, the completions to go on with; None: all n, from their start."""
 
 
 class SubmitAll(Struct, frozen=True, tag=True):
@@ -76,6 +86,12 @@ class Abort(Struct, frozen=True, tag=True):
     """frontend -> input -> core: end these requests; may come twice or too late."""
 
     requests: tuple[RequestId, ...]
+
+
+class FrontendGone(Struct, frozen=True, tag=True):
+    """launcher -> input -> core: this frontend has died; nobody waits for its requests."""
+
+    frontend: int
 
 
 class ResetPrefixCache(Struct, frozen=True, tag="reset_prefix_cache"):
@@ -98,12 +114,48 @@ class GetStats(Struct, frozen=True, tag="stats"):
     """Read the engine's counters and gauges."""
 
 
+class Tokenize(Struct, frozen=True, tag="tokenize"):
+    """Tell the ids of a prompt, as a request with it would have them; the input actor answers with Tokenized."""
+
+    prompt: Prompt
+    add_special_tokens: bool = True
+    """Of a text prompt, such as a begin-of-sequence id."""
+    with_texts: bool = False
+
+
+class Detokenize(Struct, frozen=True, tag="detokenize"):
+    """Tell the text of these ids, special tokens included; the input actor answers with a string."""
+
+    token_ids: tuple[int, ...]
+
+
+class Ping(Struct, frozen=True, tag="ping"):
+    """Tell whether the engine gets on with its work; the core answers with Pong."""
+
+
+class Tokenized(Struct, frozen=True):
+    """Part of Reply: the answer to Tokenize."""
+
+    token_ids: list[int]
+    texts: list[str] | None = None
+    """Each token alone as text, where asked for."""
+
+
+class Pong(Struct, frozen=True):
+    """Part of Reply: the answer to Ping."""
+
+    ready_age_s: float
+    """Since the core last got on with anything, while it has requests that may run; 0 where it has none."""
+    step_age_s: float
+    """Since the oldest step in flight was submitted; 0 where there is none."""
+
+
 class Call(Struct, frozen=True, tag=True):
     """frontend -> input -> core: a question or command that gets exactly one Reply."""
 
     frontend: int
     call: int
-    what: ResetPrefixCache | Pause | Resume | GetStats
+    what: ResetPrefixCache | Pause | Resume | GetStats | Tokenize | Detokenize | Ping
 
 
 # --- input -> core ----------------------------------------------------------------------------------------------------
@@ -189,6 +241,8 @@ class TextPart(Struct, frozen=True, array_like=True):
     """Stop strings are looked for only after so many tokens."""
     prompt_ids: bytes = b""
     """int32, the whole prompt where prompt logprobs were asked for."""
+    regained: bytes = b""
+    """int32, tokens whose text the frontend has already: after a restart the text goes on behind them."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
@@ -406,7 +460,7 @@ class Finished(Struct, frozen=True, tag=True):
     """When it was first admitted; None if it never was."""
 
 
-ToInput = Submit | SubmitAll | Abort | Call
-ToCore = Admit | Abort | Call | Refused | Reply | StopHit
+ToInput = Submit | SubmitAll | Abort | Call | FrontendGone
+ToCore = Admit | Abort | Call | FrontendGone | Refused | Reply | StopHit
 ToOutput = StepOutput | Refused | Reply
 ToFrontend = Delta | Finished | Refused | Reply

@@ -127,10 +127,12 @@ class OutputActor:
         decoder = self._tokenizer.detokenizer(part.prompt_tail, part.skip_special_tokens)
         hidden = part.stop if part.skip_special_tokens else ()
         special_stops = {self._special[text]: text for text in hidden if text in self._special}
+        stream = TextStream(part, decoder, special_stops)
+        stream.push(ints(part.regained).tolist())  # their text is with the frontend: it goes on behind them
         return _Request(
             id=bound.request,
             row=bound.row,
-            stream=TextStream(part, decoder, special_stops),
+            stream=stream,
             num_prompt=bound.num_prompt,
             num_cached=bound.num_cached,
             scheduled=bound.scheduled,

@@ -8,6 +8,8 @@ from typing import Any
 from headrace import Engine
 
 HANG_GUARD_S = 60
+placement = {"processes": "inline"}
+"""Engine options of every engine made here; the engine suite changes them."""
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -23,13 +25,13 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 def kvhash(**overrides: Any) -> Engine:
     """Make an engine whose output is exact: a hash of what it reads through the block table."""
     options = {"tokenizer": {"vocab_size": 512}, **overrides.pop("options", {})}
-    given = {"max_model_len": 1024, "num_kv_blocks": 256, **overrides}
+    given = {"max_model_len": 1024, "num_kv_blocks": 256, **placement, **overrides}
     return Engine(runner="kvhash", tokenizer="symbols", options=options, **given)
 
 
 def script(tokens: list[Any], faults: list[dict[str, Any]] = [], model: Any = None, **overrides: Any) -> Engine:  # noqa: B006
     """Make an engine that emits these tokens, through the tokenizer of `model` if there is one."""
-    given = {"max_model_len": 1024, "num_kv_blocks": 256, **overrides}
+    given = {"max_model_len": 1024, "num_kv_blocks": 256, **placement, **overrides}
     vocab_size = given.pop("vocab_size", 49152 if model else 2048)
     runner = {"tokens": tokens, "faults": faults, "vocab_size": vocab_size}
     tokenizer = {"tokenizer": "huggingface"} if model else {"tokenizer": "symbols"}

@@ -1,0 +1,33 @@
+"""The output process: tokens become text."""
+
+import zmq
+
+from headrace.core.channel import Inbox
+from headrace.core.links import Inbound, Outbound
+from headrace.core.messages import StopHit, ToFrontend, ToOutput
+from headrace.core.output import OutputActor
+from headrace.core.process import Parent, Spec, run_child, socket_path
+from headrace.launch import Builder
+
+
+async def main(parent: Parent, spec: Spec) -> None:
+    """Serve until cancelled."""
+    tokenizer = Builder.from_spec(spec).tokenizer()
+    context = zmq.Context()
+    to_core: Outbound[StopHit] = Outbound(context, socket_path(spec.directory, "core"))
+    frontends: dict[int, Outbound[ToFrontend]] = {}
+
+    def send_frontend(number: int, messages: list[ToFrontend]) -> None:
+        if number not in frontends:
+            frontends[number] = Outbound(context, socket_path(spec.directory, f"frontend-{number}"))
+        frontends[number].send(*messages)
+
+    actor = OutputActor(tokenizer, send_frontend, to_core.send)
+    inbox: Inbox[ToOutput] = Inbox()
+    Inbound(context, socket_path(spec.directory, "output"), ToOutput, inbox.buffer.extend)
+    parent.ready()
+    await inbox.serve(actor.handle)
+
+
+if __name__ == "__main__":
+    run_child(main)

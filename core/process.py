@@ -1,0 +1,245 @@
+"""Processes of an engine: how the launcher starts and watches a child, and how a child reports and notices its end.
+
+A child is a fresh interpreter running `python -m headrace.processes.<role>`, so that the user's own main module is
+never imported. Its standard input is the launch pipe: the spec, later the facts, and end-of-file when the launcher has
+gone or wants it to stop. The ready pipe goes the other way: one Ready or Failed, and end-of-file when the child has
+died.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.config import Config
+from headrace.core.errors import EngineClosed, ErrorInfo, HeadraceError, describe, restore
+from headrace.core.messages import RunnerReady
+
+FORCE_EXIT_S = 3.0
+"""How long a child that was told to stop may tidy up before it leaves by force."""
+STOP_S = 5.0
+"""How long the launcher waits for that before it kills."""
+_LENGTH = struct.Struct("<I")
+_decode_launch: Any = None
+
+
+class Spec(Struct, frozen=True, tag=True):
+    """launcher -> child, first on the launch pipe: what to be."""
+
+    config: Config
+    model: str | None
+    directory: str
+    """Socket files of this epoch."""
+    log_level: int
+
+
+class Facts(Struct, frozen=True, tag=True):
+    """launcher -> child, once the runner is loaded."""
+
+    facts: RunnerReady
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """child -> launcher: it runs; `facts` from the one that holds the runner."""
+
+    facts: RunnerReady | None = None
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """child -> launcher: it can't run."""
+
+    error: ErrorInfo
+
+
+def socket_path(directory: str | Path, name: str) -> Path:
+    """Return the socket file of an actor's inbox: input, core, output, worker, steps, or frontend-<number>."""
+    return Path(directory) / name
+
+
+# --- the launcher's side ----------------------------------------------------------------------------------------------
+
+
+class Child:
+    """One process of an engine. Owner: the launcher."""
+
+    def __init__(self, role: str, process: "subprocess.Popen[bytes]", ready: asyncio.StreamReader) -> None:
+        self.role = role
+        self._process = process
+        self._ready = ready
+        self._transport: asyncio.BaseTransport | None = None
+
+    @classmethod
+    async def spawn(cls, role: str, spec: Spec) -> "Child":
+        """Start a process and send it its spec."""
+        read_end, write_end = os.pipe()
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, at start-up only
+                [sys.executable, "-m", f"headrace.processes.{role}", str(write_end)],
+                stdin=subprocess.PIPE,
+                pass_fds=(write_end,),
+            )
+        finally:
+            os.close(write_end)
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        child = cls(role, process, reader)
+        child._transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
+        )
+        child.tell(spec)
+        return child
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def tell(self, message: Spec | Facts) -> None:
+        """Send a message down the launch pipe; a child that has died is noticed elsewhere."""
+        assert self._process.stdin is not None
+        frame = msgspec.msgpack.encode(message)
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(_LENGTH.pack(len(frame)) + frame)
+            self._process.stdin.flush()
+
+    async def ready(self) -> RunnerReady | None:
+        """Wait until it runs. Raises what it failed with, or EngineClosed if it died without a word."""
+        try:
+            (length,) = _LENGTH.unpack(await self._ready.readexactly(_LENGTH.size))
+            said = msgspec.msgpack.decode(await self._ready.readexactly(length), type=Ready | Failed)
+        except asyncio.IncompleteReadError:
+            raise EngineClosed(f"the {self.role} process died while it started ({self._how()})") from None
+        if isinstance(said, Failed):
+            raise restore(said.error)
+        return said.facts
+
+    async def died(self) -> str:
+        """Wait until the process has ended; returns how."""
+        await self._ready.read()
+        return f"the {self.role} process ended ({self._how()})"
+
+    def _how(self) -> str:
+        try:
+            code = self._process.wait(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its pipe"
+        return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+    def ask_to_stop(self) -> None:
+        """Close the launch pipe: the child tidies up and leaves."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End it at once, and reap it."""
+        self.ask_to_stop()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def stop(self) -> None:
+        """Ask it to stop, and kill it if it doesn't in time."""
+        self.ask_to_stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._ready.read()
+        self.kill()
+
+
+# --- the child's side -------------------------------------------------------------------------------------------------
+
+
+class Parent:
+    """The launcher, as a child sees it: the pipes at both ends of its life."""
+
+    def __init__(self, ready_fd: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.stopping = asyncio.Event()
+        """Set when the launcher has gone or wants this process to stop."""
+        self._ready_fd = ready_fd
+        self._loop = loop
+        self._facts: asyncio.Future[RunnerReady] = loop.create_future()
+        self.spec: asyncio.Future[Spec] = loop.create_future()
+        threading.Thread(target=self._watch, name="launch pipe", daemon=True).start()
+
+    async def facts(self) -> RunnerReady:
+        """Wait for the facts that the runner's process found."""
+        return await self._facts
+
+    def ready(self, facts: RunnerReady | None = None) -> None:
+        """Report that this process runs."""
+        self._report(Ready(facts))
+
+    def fail(self, error: BaseException) -> None:
+        """Report that it can't."""
+        self._report(Failed(describe(error)))
+
+    def _report(self, message: Ready | Failed) -> None:
+        frame = msgspec.msgpack.encode(message)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._ready_fd, _LENGTH.pack(len(frame)) + frame)
+
+    def _watch(self) -> None:
+        """Read the launch pipe to its end, then have this process leave, by force at a deadline."""
+        decoder = msgspec.msgpack.Decoder(Spec | Facts)
+        with os.fdopen(0, "rb", closefd=False) as pipe:
+            while header := pipe.read(_LENGTH.size):
+                self._loop.call_soon_threadsafe(self._take, decoder.decode(pipe.read(*_LENGTH.unpack(header))))
+        threading.Timer(FORCE_EXIT_S, os._exit, (1,)).start()
+        with contextlib.suppress(RuntimeError):  # the loop has closed: this process is leaving already
+            self._loop.call_soon_threadsafe(self.stopping.set)
+
+    def _take(self, message: Spec | Facts) -> None:
+        if isinstance(message, Spec):
+            self.spec.set_result(message)
+        else:
+            self._facts.set_result(message.facts)
+
+
+Main = Callable[[Parent, Spec], Awaitable[None]]
+"""Runs a child until it is cancelled, once the launcher wants it to stop."""
+
+
+def run_child(main: Main) -> None:
+    """Run a child's main to the end of its process; the argument vector names the ready pipe."""
+    import uvloop
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the launcher decides
+    code = uvloop.run(_run(main, int(sys.argv[1])))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # no atexit hook or foreign thread may hold up the end
+
+
+async def _run(main: Main, ready_fd: int) -> int:
+    parent = Parent(ready_fd, asyncio.get_running_loop())
+    try:
+        spec = await parent.spec
+        logging.basicConfig(level=spec.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        running = asyncio.ensure_future(main(parent, spec))
+        stopping = asyncio.create_task(parent.stopping.wait())
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        await running
+    except asyncio.CancelledError:
+        return 0
+    except BaseException as error:
+        cause = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+        if not isinstance(cause, HeadraceError):
+            logging.getLogger("headrace").error("%s failed", main.__module__, exc_info=cause)
+        parent.fail(cause)
+        return 1
+    return 0
