@@ -1,6 +1,6 @@
 """The example package, installed as users would and used by one line in plugins.toml."""
 
-import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace import Engine, SamplingParams
-from headrace.ask import ask_prompt
 from headrace.cli.main import main
 from headrace.core.config import load_config
 from headrace.core.errors import ConfigError
@@ -38,29 +36,42 @@ def installed(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def finishing_order() -> list[int]:
-    """Run three requests of 9, 5 and 2 tokens, submitted in this order, one at a time; return their max_tokens."""
+ORDER = """
+import asyncio
+from headrace import Engine, SamplingParams
+from headrace.ask import ask_prompt
 
-    async def run() -> list[int]:
-        finished: list[int] = []
-        async with Engine(runner="kvhash", tokenizer="symbols", max_num_seqs=1) as engine:
+async def read(stream, max_tokens):
+    await stream.result()
+    print(max_tokens)
 
-            async def read(stream: object, max_tokens: int) -> None:
-                await stream.result()  # type: ignore[attr-defined]
-                finished.append(max_tokens)
+async def main():
+    lengths = 9, 5, 2
+    async with Engine(runner="kvhash", tokenizer="symbols", max_num_seqs=1) as engine:
+        streams = engine.submit([ask_prompt("same", SamplingParams(max_tokens=length)) for length in lengths])
+        await asyncio.gather(*map(read, streams, lengths))
 
-            lengths = (9, 5, 2)
-            streams = engine.submit([ask_prompt("same", SamplingParams(max_tokens=length)) for length in lengths])
-            await asyncio.gather(*[read(stream, length) for stream, length in zip(streams, lengths, strict=True)])
-        return finished
-
-    return asyncio.run(run())
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+"""Submits requests of 9, 5 and 2 tokens, which run one at a time; prints their lengths as they finish."""
 
 
-def test_one_line_in_the_config_changes_the_order_of_requests(installed: Path) -> None:
-    assert finishing_order() == [9, 5, 2]
+def finishing_order(site: Path, folder: Path) -> list[int]:
+    (folder / "order.py").write_text(ORDER)
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, "order.py"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_one_line_in_the_config_changes_the_order_of_requests(site: Path, installed: Path) -> None:
+    assert finishing_order(site, installed) == [9, 5, 2]
     (installed / "plugins.toml").write_text('[use]\npolicy = "shortest-first"\n')
-    assert finishing_order() == [2, 5, 9]
+    assert finishing_order(site, installed) == [2, 5, 9]
 
 
 def test_the_plugin_is_listed_with_package_and_version(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +95,6 @@ def test_disabled_it_provides_nothing(installed: Path) -> None:
 
 def test_its_own_tests_pass(site: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests")]
-    environment = {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin:/bin"}
+    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
