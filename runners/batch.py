@@ -65,6 +65,12 @@ class WorkerState:
         """Leave this row nothing to compute until it is bound again."""
         self.num_ids[row] = self.num_computed[row]
 
+    def mark(self, among: Ints, rows: Ints) -> Ints:
+        """Return 1 for each of the rows `among` that is one of `rows`, else 0."""
+        marks = np.zeros(len(self.num_ids), dtype=np.int32)
+        marks[rows] = 1
+        return marks[among]
+
     def _bind(self, bind: BindRow) -> None:
         row, sampling, token_ids = bind.row, bind.sampling, ints(bind.token_ids)
         self.token_ids[row, : len(token_ids)] = token_ids

@@ -121,8 +121,8 @@ class SimRunner:
         rows = rows[~wants_logprobs[rows]]
         token_ids = self._next_tokens(state.num_ids[rows])
         state.append(rows, token_ids)
-        is_new = np.isin(ints(step.rows), rows).astype(np.int32)
-        return StepDone(step.step, num_new=pack_ints(is_new), token_ids=pack_ints(token_ids), failed=failed)
+        num_new = state.mark(ints(step.rows), rows)
+        return StepDone(step.step, num_new=pack_ints(num_new), token_ids=pack_ints(token_ids), failed=failed)
 
     def _refuse(self, row: int) -> RowFailure:
         self._state.fail(row)

@@ -121,7 +121,7 @@ class StandaloneWorker:
         self.state.append(sampled.rows, sampled.token_ids)
         return StepDone(
             step=step.step,
-            num_new=pack_ints(np.isin(ints(step.rows), sampled.rows).astype(np.int32)),
+            num_new=pack_ints(self.state.mark(ints(step.rows), sampled.rows)),
             token_ids=pack_ints(sampled.token_ids),
             failed=tuple(failed),
             logprobs=sampled.logprobs,

@@ -126,3 +126,8 @@ def test_plain_rows_are_greedy_without_adjustments(state: WorkerState) -> None:
     ]
     state.apply(step({0: 1}, *bound))
     assert state.is_plain[:4].tolist() == [True, False, False, True]
+
+
+def test_mark_finds_rows_among_others_in_their_order(state: WorkerState) -> None:
+    among, rows = np.array([4, 0, 2], dtype=np.int32), np.array([2, 4], dtype=np.int32)
+    assert state.mark(among, rows).tolist() == [1, 0, 1]
