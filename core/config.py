@@ -21,7 +21,7 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     processes: Literal["split", "inline"] = "split"
     """Placement of the actors: split runs input, core, output and worker in processes of their own; inline runs all on
-    the caller's event loop. LLM and `headrace generate` are inline unless told otherwise."""
+    the caller's event loop. LLM, `headrace generate` and `headrace chat` are inline unless told otherwise."""
     max_restarts: int = 3
     """Of an engine in several processes, after one of them died; requests go on where they were."""
     max_model_len: int | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import takes_options
+from headrace.cli.options import INLINE, takes_options
 
 if TYPE_CHECKING:
     from headrace import Engine, SamplingParams
@@ -42,7 +42,7 @@ def chat(
 async def _chat(model: str | None, engine: dict[str, Any], params: "SamplingParams", start: list[Message]) -> None:
     from headrace import Engine
 
-    async with Engine(model, **engine) as running:
+    async with Engine(model, **INLINE | engine) as running:
         print(HELP, file=sys.stderr)
         history = list(start)
         while (line := _read_line()) is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
-from headrace.cli.options import takes_options
+from headrace.cli.options import INLINE, takes_options
 from headrace.core.errors import InvalidPrompt
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def _print_json(model: str | None, engine: dict[str, Any], prompts: list[s
     from headrace import Engine
     from headrace.ask import ask_prompt
 
-    async with Engine(model, **engine) as running:
+    async with Engine(model, **INLINE | engine) as running:
         streams = running.submit([ask_prompt(prompt, params) for prompt in prompts])
         for prompt, result in zip(prompts, await asyncio.gather(*[stream.result() for stream in streams]), strict=True):
             print(msgspec.json.encode({"prompt": prompt, **msgspec.structs.asdict(result)}).decode())
@@ -67,7 +67,7 @@ async def _print_text(model: str | None, engine: dict[str, Any], prompts: list[s
     started = time.monotonic()
     several = len(prompts) > 1 or params.n > 1
     show: Show = ShowLines(sys.stdout, shutil.get_terminal_size().columns) if several else ShowOne(sys.stdout)
-    async with Engine(model, **engine) as running:
+    async with Engine(model, **INLINE | engine) as running:
         loaded = time.monotonic()
         streams = running.submit([ask_prompt(prompt, params) for prompt in prompts])
         labels = [f"[{number}" for number in range(1, len(prompts) + 1)]
