@@ -22,7 +22,7 @@ from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
 from headrace.runners.batch import NO_LOGPROBS, WorkerState
 from headrace.runners.fail_stop import FailStop, closed
 from headrace.runners.modelless import modelless_facts
-from headrace.runners.timers import Timer, TimerThread, VirtualClock
+from headrace.runners.timers import TimerThread, VirtualClock
 
 FIRST_TOKEN = 100
 
@@ -58,8 +58,7 @@ class SimOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 def build(context: RunnerContext, options: SimOptions) -> Runner:
     """Build the runner; the context's clock is time.monotonic or a VirtualClock."""
-    timer = context.clock if isinstance(context.clock, VirtualClock) else TimerThread()
-    return SimRunner(context.config, options, context.max_rows, context.clock, timer)
+    return SimRunner(context.config, options, context.max_rows, context.clock)
 
 
 class SimRunner:
@@ -68,10 +67,10 @@ class SimRunner:
     Owner of rows and device clock: the thread that submits.
     """
 
-    def __init__(self, config: EngineConfig, options: SimOptions, max_rows: int, clock: Clock, timer: Timer) -> None:
+    def __init__(self, config: EngineConfig, options: SimOptions, max_rows: int, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._timer = timer
+        self._timer = clock if isinstance(clock, VirtualClock) else TimerThread()
         self._facts = modelless_facts(config, options.vocab_size)
         self._state = WorkerState(self._facts, max_rows, config.block_size)
         self._fail_stop = FailStop(clock)
@@ -100,14 +99,17 @@ class SimRunner:
         return future
 
     def close(self) -> None:
-        """Stop the timer; idempotent. Steps in flight end with an error."""
+        """Stop; idempotent. Steps in flight end with an error, and no `wake` is called any more."""
         self._is_closed = True
-        self._timer.close()
+        if isinstance(self._timer, TimerThread):
+            self._timer.close()
         while self._in_flight:
             future, done, _ = self._in_flight.popleft()
             future.set_result(closed(done.step))
 
     def _finish(self) -> None:
+        if self._is_closed:
+            return
         future, done, wake = self._in_flight.popleft()
         future.set_result(done)
         wake()

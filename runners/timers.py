@@ -6,21 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol
-
-
-class Timer(Protocol):
-    """Calls functions at points in time."""
-
-    def call_at(self, deadline: float, function: Callable[[], None]) -> None:
-        """Call `function` once the clock reads `deadline` seconds, from any thread."""
-
-    def close(self) -> None:
-        """Call nothing any more; idempotent."""
 
 
 class TimerThread:
-    """A Timer on time.monotonic(): one daemon thread that waits for one absolute deadline after the other.
+    """Calls on time.monotonic(): one daemon thread that waits for one absolute deadline after the other.
 
     Deadlines come in rising order. The thread starts at the first one.
     """
@@ -53,7 +42,7 @@ class TimerThread:
 
 
 class VirtualClock:
-    """A Clock and Timer whose time passes only when it is told to. For one thread."""
+    """A Clock whose time passes only when it is told to, and calls that are due then. For one thread."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
@@ -81,7 +70,3 @@ class VirtualClock:
             self._now = max(self._now, deadline)
             function()
         self._now = to
-
-    def close(self) -> None:
-        """Forget all calls."""
-        self._calls.clear()

@@ -134,6 +134,16 @@ def test_closing_ends_steps_in_flight_with_an_error_and_wakes_nobody() -> None:
     assert wakes == []
 
 
+def test_closing_leaves_other_calls_of_a_virtual_clock_alone(runner: Runner, clock: VirtualClock) -> None:
+    calls: list[str] = []
+    handle = runner.submit(step(1, {0: 1}, bind(0, 1)), lambda: calls.append("step"))
+    clock.call_at(150.0, lambda: calls.append("other"))
+    runner.close()
+    clock.advance(200.0)
+    assert calls == ["other"]
+    assert handle.result().error is not None
+
+
 @pytest.mark.parametrize("options", [{"base_s": -1.0}, {"per_row_s": float("nan")}, {"vocab_size": 100}])
 def test_options_out_of_their_limits_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):

@@ -33,14 +33,6 @@ def test_virtual_time_does_not_go_back() -> None:
         clock.advance(2.0)
 
 
-def test_a_closed_virtual_clock_calls_nothing() -> None:
-    clock, seen = VirtualClock(), []
-    clock.call_at(1.0, lambda: seen.append(1))
-    clock.close()
-    clock.advance(2.0)
-    assert (seen, clock.next_deadline()) == ([], None)
-
-
 def test_a_timer_thread_calls_not_before_the_deadline() -> None:
     timer, called, times = TimerThread(), threading.Event(), []
 
