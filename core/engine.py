@@ -77,10 +77,11 @@ class EngineCore:
                 self._scheduler.stop(message.request, message.num_tokens)
             case FrontendGone(frontend=frontend):
                 orphans = [request for request in self._scheduler.unfinished() if request.frontend == frontend]
-                self._scheduler.abort(orphans)  # nobody is left to tell
+                self._publish_output(self._scheduler.abort(orphans))
+                self._publish(message)
             case Call():
                 self._call(message)
-            case Refused() | Reply():
+            case Refused() | Reply() | StepOutput():
                 self._publish(message)
             case _:
                 assert_never(message)

@@ -57,7 +57,7 @@ class InputActor:
     ) -> None:
         self._tokenizer = tokenizer
         self._facts = facts
-        self._send_core = send_core
+        self.send = send_core
         self._hash_prompt = hash_prompt
         self._pool_tokens = min(group.num_blocks for group in facts.groups) * config.block_size
 
@@ -65,16 +65,29 @@ class InputActor:
         """Work through messages in their order; each leads to messages to the core at once."""
         for message in messages:
             match message:
-                case Submit():
-                    self._send_core(self._submit_all((message,)))
-                case SubmitAll(submits=submits):
-                    self._send_core(self._submit_all(submits))
+                case Submit() | SubmitAll():
+                    self.send(self.admit(message))
                 case Call(what=Tokenize() | Detokenize()):
-                    self._send_core((self._answer(message),))
+                    self.send(self.answer(message))
                 case Abort() | Call() | FrontendGone():
-                    self._send_core((message,))
+                    self.send((message,))
 
-    def _answer(self, call: Call) -> Reply:
+    def admit(self, message: Submit | SubmitAll) -> list[ToCore]:
+        """Return what the core gets: all admitted, or all refused if one is at fault. From any thread."""
+        submits = message.submits if isinstance(message, SubmitAll) else (message,)
+        admits: list[ToCore] = []
+        for submit in submits:
+            try:
+                admits += self._admits(submit)
+            except Exception as error:  # whatever a prompt, template or plugin does ends its own request
+                return self._refuse_all(submits, submit, error)
+        return admits
+
+    def answer(self, call: Call) -> list[ToCore]:
+        """Return the reply to a call that needs no core. From any thread."""
+        return [self._reply(call)]
+
+    def _reply(self, call: Call) -> Reply:
         try:
             match call.what:
                 case Tokenize(prompt=prompt, add_special_tokens=add_special_tokens, with_texts=with_texts):
@@ -88,16 +101,6 @@ class InputActor:
             raise TypeError(f"{type(call.what).__name__} is not for the input actor")
         except Exception as error:  # whatever a prompt, template or plugin does ends its own call
             return Reply(call.frontend, call.call, error=describe(error))
-
-    def _submit_all(self, submits: Sequence[Submit]) -> list[ToCore]:
-        """Admit all, or refuse all if one is at fault."""
-        admits: list[ToCore] = []
-        for submit in submits:
-            try:
-                admits += self._admits(submit)
-            except Exception as error:  # whatever a prompt, template or plugin does ends its own request
-                return self._refuse_all(submits, submit, error)
-        return admits
 
     def _refuse_all(self, submits: Sequence[Submit], culprit: Submit, error: Exception) -> list[ToCore]:
         refused: list[ToCore] = [Refused(culprit.request, describe(error))]
@@ -134,7 +137,7 @@ class InputActor:
                 read_cache=params.prompt_logprobs is None,
                 text=msgspec.msgpack.encode(replace(text, regained=child.token_ids)),
             )
-            for child in _children(submit)
+            for child in children_of(submit)
         ]
 
     # --- the prompt ---
@@ -237,7 +240,8 @@ class InputActor:
         )
 
 
-def _children(submit: Submit) -> Sequence[Regained]:
+def children_of(submit: Submit) -> Sequence[Regained]:
+    """Return the completions that a submission asks for, with what they have already."""
     return submit.regained or tuple(Regained(choice, b"") for choice in range(submit.params.n))
 
 

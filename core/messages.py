@@ -89,7 +89,7 @@ class Abort(Struct, frozen=True, tag=True):
 
 
 class FrontendGone(Struct, frozen=True, tag=True):
-    """launcher -> input -> core: this frontend has died; nobody waits for its requests."""
+    """launcher -> input -> core -> output: this frontend has died; nobody waits for its requests."""
 
     frontend: int
 
@@ -382,7 +382,7 @@ class Ended(Struct, frozen=True, array_like=True):
 
 
 class StepOutput(Struct, frozen=True, tag=True):
-    """core -> output: the new tokens of a step, and who ended."""
+    """core -> output: the new tokens of a step, and who ended. From input: who ended before the core saw it."""
 
     bound: tuple[Bound, ...] = ()
     """Applied before the tokens."""
@@ -461,6 +461,6 @@ class Finished(Struct, frozen=True, tag=True):
 
 
 ToInput = Submit | SubmitAll | Abort | Call | FrontendGone
-ToCore = Admit | Abort | Call | FrontendGone | Refused | Reply | StopHit
-ToOutput = StepOutput | Refused | Reply
+ToCore = Admit | Abort | Call | FrontendGone | StopHit | StepOutput | Refused | Reply
+ToOutput = StepOutput | Refused | Reply | FrontendGone
 ToFrontend = Delta | Finished | Refused | Reply

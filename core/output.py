@@ -16,6 +16,7 @@ from headrace.core.messages import (
     Delta,
     Ended,
     Finished,
+    FrontendGone,
     PositionLogprobs,
     Refused,
     Reply,
@@ -80,6 +81,8 @@ class OutputActor:
                     self._send(request.frontend, message)
                 case Reply(frontend=frontend):
                     self._send(frontend, message)
+                case FrontendGone():
+                    pass  # its requests were ended by the core; whoever holds its link closes it
         outbox, self._outbox = self._outbox, {}
         for frontend, sent in outbox.items():
             self._send_frontend(frontend, sent)

@@ -4,7 +4,7 @@ import zmq
 
 from headrace.core.channel import Inbox
 from headrace.core.links import Inbound, Outbound
-from headrace.core.messages import StopHit, ToFrontend, ToOutput
+from headrace.core.messages import FrontendGone, StopHit, ToFrontend, ToOutput
 from headrace.core.output import OutputActor
 from headrace.core.process import Parent, Spec, run_child, socket_path
 from headrace.launch import Builder
@@ -26,7 +26,14 @@ async def main(parent: Parent, spec: Spec) -> None:
     inbox: Inbox[ToOutput] = Inbox()
     Inbound(context, socket_path(spec.directory, "output"), ToOutput, inbox.buffer.extend)
     parent.ready()
-    await inbox.serve(actor.handle)
+
+    def handle(messages: list[ToOutput]) -> None:
+        actor.handle(messages)
+        for message in messages:
+            if isinstance(message, FrontendGone) and (link := frontends.pop(message.frontend, None)):
+                link.close()
+
+    await inbox.serve(handle)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,120 @@
+import asyncio
+import threading
+
+import pytest
+from engines import run
+from headrace.core.config import EngineConfig
+from headrace.core.input import InputActor
+from headrace.core.messages import (
+    Abort,
+    Admit,
+    Call,
+    GetStats,
+    KVGroup,
+    Refused,
+    RequestId,
+    RunnerReady,
+    StepOutput,
+    Submit,
+    SubmitAll,
+    TextPrompt,
+)
+from headrace.core.params import SamplingParams
+from headrace.core.text.symbols import SymbolsOptions, SymbolsTokenizer
+from headrace.core.tokenizing import SHORT, TokenizingPool
+
+LONG = "a" * (SHORT + 1)
+FACTS = RunnerReady(512, 100_000, (KVGroup(1, 10_000),), 8)
+
+
+class GatedTokenizer(SymbolsTokenizer):
+    """Holds long texts back until the test lets them through."""
+
+    def __init__(self):
+        super().__init__(SymbolsOptions())
+        self.gate = threading.Event()
+        self.count = 0
+
+    def encode(self, text, add_special_tokens=True):
+        if len(text) > SHORT:
+            self.count += 1
+            assert self.gate.wait(60)
+        return super().encode(text, add_special_tokens)
+
+
+class Pool:
+    def __init__(self):
+        self.sent = []
+        self.came = asyncio.Event()
+        self.tokenizer = GatedTokenizer()
+        self.pool = TokenizingPool(InputActor(self.tokenizer, EngineConfig(), FACTS, self._send, None))
+
+    def _send(self, messages):
+        self.sent += messages
+        self.came.set()
+
+    def handle(self, *messages):
+        self.pool.handle(messages)
+
+    async def until(self, count):
+        while len(self.sent) < count:
+            self.came.clear()
+            await self.came.wait()
+        return self.sent
+
+
+def submit(counter, text, frontend=0, **params):
+    return Submit(RequestId(frontend, counter, 0), TextPrompt(text), SamplingParams(seed=1, **params))
+
+
+def counters(messages):
+    return [message.request.counter for message in messages]
+
+
+def test_a_frontend_s_order_is_kept_and_others_don_t_wait():
+    async def test():
+        pool = Pool()
+        pool.handle(submit(1, LONG), submit(2, "short"), submit(3, LONG), submit(4, "short"))
+        pool.handle(submit(1, "short", frontend=7))
+        assert [message.request for message in pool.sent] == [RequestId(7, 1, 0)]
+        pool.tokenizer.gate.set()
+        assert counters((await pool.until(5))[1:]) == [1, 2, 3, 4]
+        assert all(isinstance(message, Admit) for message in pool.sent)
+
+    run(test)
+
+
+def test_calls_and_aborts_overtake():
+    async def test():
+        pool = Pool()
+        pool.handle(submit(1, LONG), submit(2, LONG, n=2), submit(3, "short"))
+        pool.handle(Call(0, 9, GetStats()), Abort((RequestId(0, 2, 0), RequestId(0, 2, 1), RequestId(0, 99, 0))))
+        assert pool.sent == [Call(0, 9, GetStats()), Abort((RequestId(0, 99, 0),))]
+        pool.handle(Abort((RequestId(0, 1, 0),)))
+        pool.tokenizer.gate.set()
+        admitted, aborted, dropped, last = (await pool.until(6))[2:]
+        assert isinstance(admitted, Admit)
+        assert aborted == Abort((RequestId(0, 1, 0),))
+        assert isinstance(dropped, StepOutput)
+        assert [ended.request for ended in dropped.ended] == [RequestId(0, 2, 0), RequestId(0, 2, 1)]
+        assert last.request.counter == 3
+        assert pool.tokenizer.count == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("text", [LONG, "short"])
+def test_one_invalid_of_a_submission_refuses_all(text):
+    async def test():
+        pool = Pool()
+        pool.tokenizer.gate.set()
+        pool.handle(SubmitAll((submit(1, text), submit(2, ""), submit(3, "fine"))))
+        refused = await pool.until(3)
+        assert all(isinstance(message, Refused) for message in refused)
+        assert {message.request.counter: message.error.kind for message in refused} == {
+            1: "BatchRefused",
+            2: "InvalidPrompt",
+            3: "BatchRefused",
+        }
+
+    run(test)
