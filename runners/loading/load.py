@@ -1,0 +1,50 @@
+"""Load a model: open its files, find its family, read its parameters, build it."""
+
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from msgspec import Struct
+
+from headrace.core.interfaces import Clock
+from headrace.runners.loading.folder_source import FolderSource
+from headrace.runners.loading.gguf_source import GGUFSource
+from headrace.runners.loading.source import WeightSource, load_parameters
+from headrace.runners.models.contract import CausalModel, ModelConfig
+from headrace.runners.models.layers import Ops
+from headrace.runners.models.registry import find_family
+
+
+class LoadedModel(Struct, frozen=True):
+    """A model ready to run."""
+
+    model: CausalModel
+    config: ModelConfig
+    max_model_len: int
+    """Tokens of the longest sequence it can run."""
+    timings: dict[str, float]
+    """Seconds by stage: read (headers and config), dequantise (weights into memory), build."""
+
+
+def open_source(path: Path) -> WeightSource:
+    """Open a model's files: a folder is Hugging Face's, a file is GGUF. Raises ModelError."""
+    return FolderSource(path) if path.is_dir() else GGUFSource(path)
+
+
+def load_model(
+    path: Path, dtype: torch.dtype, ops: Ops, threads: int, max_model_len: int | None, clock: Clock
+) -> LoadedModel:
+    """Load a model for sequences of at most max_model_len tokens (None: what it was made for). Raises ModelError."""
+    times = [clock()]
+    with closing(open_source(path)) as source:
+        family = find_family(str(path), source.architecture)
+        config: ModelConfig = source.config(family)
+        times.append(clock())
+        weights = load_parameters(source, family, config, dtype, threads)
+    times.append(clock())
+    longest = min(max_model_len or config.context_length, config.context_length)
+    model = family.build(config, weights, ops, longest)
+    times.append(clock())
+    seconds = [end - start for start, end in pairwise(times)]
+    return LoadedModel(model, config, longest, dict(zip(("read", "dequantise", "build"), seconds, strict=True)))

@@ -1,0 +1,95 @@
+"""A loaded model with its K/V storage. Importing this file imports torch, which takes a second or more."""
+
+import logging
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from headrace.core.columns import Floats, Ints
+from headrace.core.config import EngineConfig
+from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.messages import KVGroup, RunnerReady
+from headrace.kv.layout import blocks_for, bytes_per_block, choose_num_blocks
+from headrace.runners.loading.load import LoadedModel, load_model
+from headrace.runners.models.layers import ANY_ROWS, TILES
+from headrace.runners.torch_cpu.batched import BatchedForward
+from headrace.runners.torch_cpu.machine import free_memory, physical_cores, total_memory
+from headrace.runners.torch_cpu.storage import KVStorage
+from headrace.runners.torch_cpu.tiled import TiledForward
+
+_log = logging.getLogger("headrace")
+_DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Forward(Protocol):
+    """One of the two ways to run a batch: batched.py, tiled.py."""
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Write K/V of all tokens, layer by layer, and return the last layer's output (T, hidden)."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return (n, vocab_size) logits for (n, hidden) rows of the last hidden()."""
+
+
+class Session:
+    """Everything a TorchModel has after loading. Owner: the compute thread. Raises ModelError, ConfigError."""
+
+    @torch.inference_mode()
+    def __init__(self, context: RunnerContext) -> None:
+        config = context.config
+        threads = config.threads or physical_cores()
+        torch.set_num_threads(threads)
+        dtype = _DTYPES[config.dtype]
+        ops = TILES if config.deterministic else ANY_ROWS
+        loaded = load_model(context.need_model(), dtype, ops, threads, config.max_model_len, context.clock)
+        self.ready = _facts(loaded, config, dtype)
+        storage = KVStorage(loaded.config, self.ready.groups[0].num_blocks, config.block_size, dtype)
+        make = TiledForward if config.deterministic else BatchedForward
+        self._forward: Forward = make(loaded.model, storage, config.block_size)
+        self._block_size = config.block_size
+        self._hidden: Tensor | None = None
+        _tell_capacity(self.ready, config.block_size)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> None:
+        """Run a batch. Raises IndexError if a token has no block."""
+        if batch.slots[0].min() < self._block_size:
+            raise IndexError("a token has no block: its slot lies in the null block")
+        self._hidden = self._forward.hidden(batch)
+
+    @torch.inference_mode()
+    def logits(self, indices: Ints) -> Floats:
+        """Return (n, vocab_size) float32 logits at these places of the last batch."""
+        assert self._hidden is not None, "forward() comes before logits()"
+        rows = self._hidden[torch.tensor(indices, dtype=torch.int64)]
+        found: Floats = self._forward.logits(rows).float().numpy()
+        return found
+
+
+def _facts(loaded: LoadedModel, config: EngineConfig, dtype: torch.dtype) -> RunnerReady:
+    model = loaded.config
+    block_bytes = bytes_per_block(
+        model.num_layers, model.num_kv_heads, model.head_dim, dtype.itemsize, config.block_size
+    )
+    num_blocks = choose_num_blocks(config, loaded.max_model_len, block_bytes, total_memory(), free_memory())
+    return RunnerReady(
+        vocab_size=model.vocab_size,
+        max_model_len=loaded.max_model_len,
+        groups=(KVGroup(model.num_layers, num_blocks),),
+        bytes_per_block=block_bytes,
+        dtype=str(dtype).removeprefix("torch."),
+        timings=loaded.timings,
+    )
+
+
+def _tell_capacity(ready: RunnerReady, block_size: int) -> None:
+    num_blocks = ready.groups[0].num_blocks
+    _log.info(
+        "K/V: %.2f GiB in %d blocks hold %d tokens: %.1f requests of %d tokens",
+        num_blocks * ready.bytes_per_block / 2**30,
+        num_blocks,
+        num_blocks * block_size,
+        num_blocks / blocks_for(ready.max_model_len, block_size),
+        ready.max_model_len,
+    )
