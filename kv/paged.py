@@ -1,0 +1,267 @@
+"""PagedKV, the default KV manager: block tables over reference-counted blocks, with prefix caching.
+
+Decides only: no tensors, no clock, no waiting. The runner mirrors its tables from `take_changes`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from headrace.core.columns import Ints, pack_ints
+from headrace.core.interfaces import BlockKeys, CoreContext, KVStats
+from headrace.kv.group import BlockGroup
+from headrace.kv.layout import blocks_for
+from headrace.kv.prefix import CacheCleared, Listener, block_hasher
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row's latest request. Blocks: num_hit cached ones, then its own, of which the first are registered."""
+
+    keys: BlockKeys
+    num_blocks: int
+    num_hit: int
+    num_registered: int
+    """Leading blocks that are registered, the hit ones included."""
+    registers: bool
+    """False: caching is off, or a withdrawal or reset forbids to register more."""
+    is_bound: bool = True
+    is_withdrawn: bool = False
+
+
+class PagedKV:
+    """KVManager with one block pool and one prefix index per KV group. Owner: the scheduler.
+
+    A hit is the longest prefix that all groups hold. A group with a sliding window keeps all its blocks: right, though
+    not thrifty. Blocks are freed as soon as they are released, because steps run in order; rows are the scheduler's to
+    fence. A method called for a row in the wrong state raises RuntimeError.
+    """
+
+    def __init__(
+        self,
+        num_blocks: Sequence[int],
+        block_size: int,
+        max_rows: int,
+        max_blocks: int,
+        enable_prefix_caching: bool = True,
+        listener: Listener | None = None,
+    ) -> None:
+        """Start empty.
+
+        num_blocks: usable blocks of each group. max_blocks: most blocks of one row.
+        listener: gets every change of the prefix index, in an order that lets it rebuild the index.
+        """
+        self.block_size = block_size
+        self.tables = np.zeros((len(num_blocks), max_rows, max_blocks), np.int32)
+        """(num_groups, max_rows, max_blocks), block ids; of a row only its blocks count. Read only."""
+        self._groups = [BlockGroup(count, group, listener) for group, count in enumerate(num_blocks)]
+        self._rows: list[_Row | None] = [None] * max_rows
+        self._changed: dict[int, int] = {}
+        """By row, the index from which on its table changed since take_changes."""
+        self._caching = enable_prefix_caching
+        self._listener = listener
+        self._hasher = block_hasher(block_size)
+        self._queries = self._hits = self._resume_hits = 0
+
+    @classmethod
+    def from_context(cls, context: CoreContext, options: None = None) -> Self:
+        """Build what the engine's config and the runner's facts ask for; there are no options."""
+        config, facts = context.config, context.facts
+        return cls(
+            num_blocks=[group.num_blocks for group in facts.groups],
+            block_size=config.block_size,
+            max_rows=context.max_rows,
+            max_blocks=blocks_for(facts.max_model_len + 1, config.block_size),
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+
+    def max_tokens(self) -> int:
+        """Most tokens that one request alone can hold."""
+        fewest = min(group.pool.num_blocks for group in self._groups)
+        return min(fewest, self.tables.shape[2]) * self.block_size
+
+    def match(self, keys: BlockKeys, num_tokens: int) -> int:
+        """Count tokens of a sequence of `num_tokens` that the cache holds: whole blocks, never all of it. No change."""
+        return len(self._find(keys, num_tokens)[0]) * self.block_size
+
+    def admit(self, row: int, keys: BlockKeys, num_tokens: int, read_cache: bool, resumed: bool) -> int | None:
+        """Bind blocks for `num_tokens` tokens to a free row, cached ones first.
+
+        Returns the number of cached tokens (what `match` said), or None if blocks are lacking: then nothing changed.
+        """
+        state = self._rows[row]
+        if state is not None and state.is_bound:
+            raise RuntimeError(f"row {row} is admitted, but still bound")
+        needed = self._blocks_for(num_tokens)
+        hits = self._find(keys, num_tokens if read_cache else 0)
+        num_hit = len(hits[0])
+        if not all(group.has_room(hit, needed - num_hit) for group, hit in zip(self._groups, hits, strict=True)):
+            return None
+        for table, group, hit in zip(self.tables[:, row], self._groups, hits, strict=True):
+            table[:needed] = group.bind(hit, needed - num_hit)
+        self._rows[row] = _Row(keys, needed, num_hit, num_hit, registers=self._caching)
+        self._changed[row] = 0
+        if self._caching and read_cache:
+            self._count(num_tokens, num_hit * self.block_size, resumed)
+        return num_hit * self.block_size
+
+    def grow(self, row: int, num_tokens: int) -> bool:
+        """Make room for `num_tokens` tokens in all. False: blocks are lacking, nothing changed."""
+        state = self._bound(row)
+        held = state.num_blocks
+        if num_tokens <= held * self.block_size:
+            return True
+        needed = self._blocks_for(num_tokens)
+        if not all(group.has_room((), needed - held) for group in self._groups):
+            return False
+        for table, group in zip(self.tables[:, row], self._groups, strict=True):
+            table[held:needed] = group.bind((), needed - held)
+        state.num_blocks = needed
+        self._changed.setdefault(row, held)
+        return True
+
+    def commit(self, row: int, num_tokens: int) -> None:
+        """Register the row's full, hashed blocks among its first `num_tokens` tokens: their steps are scheduled."""
+        state = self._bound(row)
+        digests = state.keys.digests
+        first = state.num_registered
+        end = min(num_tokens // self.block_size, len(digests), state.num_blocks)
+        if end <= first or not state.registers:
+            return
+        for table, group in zip(self.tables[:, row], self._groups, strict=True):
+            for block, digest in zip(table[first:end].tolist(), digests[first:end], strict=True):
+                group.register(block, digest)
+        state.num_registered = end
+
+    def release(self, row: int, token_ids: Ints) -> None:
+        """Give the row's blocks back, tail first; full blocks of `token_ids`, whose K/V are sound, get registered.
+
+        Extends the digests of the request's keys over them.
+        """
+        state = self._bound(row)
+        if state.registers:
+            digests = state.keys.digests
+            if len(token_ids) // self.block_size > len(digests):
+                digests[:] = self._hasher(state.keys.root, digests, token_ids)
+            self.commit(row, len(token_ids))
+        for table, group in zip(self.tables[:, row], self._groups, strict=True):
+            group.pool.give(reversed(table[: state.num_blocks].tolist()))
+        state.is_bound = False
+        self._changed.pop(row, None)
+
+    def withdraw(self, row: int) -> list[int]:
+        """Unregister what this row registered; returns other rows that hit those blocks and must recompute.
+
+        Goes on to what those rows registered themselves, and to the rows that hit that. A row that is bound stays
+        bound; its next release registers nothing. A released row can be withdrawn until it is admitted again, because
+        the failure of a step may become known after the request lost its row. Each row is returned once: withdrawing
+        it in its turn does nothing.
+        """
+        found = []
+        todo = [row]
+        while todo:
+            source = todo.pop()
+            state = self._rows[source]
+            if state is None or state.is_withdrawn:
+                continue
+            self._unregister(source, state)
+            if state.is_bound and source != row:
+                found.append(source)
+            todo += [other for other, its in enumerate(self._rows) if its and self._has_hit(other, its, source, state)]
+        return found
+
+    def take_changes(self) -> bytes:
+        """Return and forget block table changes since the last call: int32 (n, 4) of group, row, index, block id."""
+        rows: list[int] = []
+        indices: list[int] = []
+        for row, first in self._changed.items():
+            new = range(first, self._bound(row).num_blocks)
+            indices += new
+            rows += [row] * len(new)
+        self._changed.clear()
+        changes = np.empty((len(self._groups), len(rows), 4), np.int32)
+        changes[:, :, 0] = np.arange(len(self._groups))[:, None]
+        changes[:, :, 1] = rows
+        changes[:, :, 2] = indices
+        changes[:, :, 3] = self.tables[:, rows, indices]
+        return pack_ints(changes)
+
+    def reset(self) -> None:
+        """Forget every cached block. Blocks in use stay in use, but are registered no more."""
+        for group in self._groups:
+            group.clear()
+        self._rows = [state if state and state.is_bound else None for state in self._rows]
+        for state in self._rows:
+            if state:
+                state.registers = False
+        if self._listener:
+            self._listener(CacheCleared())
+
+    def stats(self) -> KVStats:
+        """Read the counters; blocks are summed over groups."""
+        return KVStats(
+            num_blocks=sum(group.pool.num_blocks for group in self._groups),
+            num_free=sum(group.pool.num_free for group in self._groups),
+            queries=self._queries,
+            hits=self._hits,
+            resume_hits=self._resume_hits,
+        )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if blocks are lost, doubled or miscounted. For tests."""
+        bound = [(row, state) for row, state in enumerate(self._rows) if state and state.is_bound]
+        for row, state in bound:
+            assert state.num_hit <= state.num_registered <= state.num_blocks, f"row {row} counts its blocks wrongly"
+        assert self._changed.keys() <= {row for row, _ in bound}, "a row that isn't bound has changes to report"
+        for tables, group in zip(self.tables, self._groups, strict=True):
+            held = Counter(block for row, state in bound for block in tables[row, : state.num_blocks].tolist())
+            group.check_invariants([held[block] for block in range(group.pool.num_blocks + 1)])
+            assert held.total() == sum(group.pool.refs), "a table has a block that isn't one"
+
+    def _find(self, keys: BlockKeys, num_tokens: int) -> list[list[int]]:
+        """Return the hit of a sequence: as many blocks from every group, fewer than the sequence needs."""
+        most = max(0, num_tokens - 1) // self.block_size if self._caching else 0
+        found = [group.index.find(keys.digests[:most]) for group in self._groups]
+        common = min(map(len, found))
+        return [blocks[:common] for blocks in found]
+
+    def _bound(self, row: int) -> _Row:
+        state = self._rows[row]
+        if state is None or not state.is_bound:
+            raise RuntimeError(f"row {row} is not bound")
+        return state
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        needed = blocks_for(num_tokens, self.block_size)
+        if needed > self.tables.shape[2]:
+            raise RuntimeError(f"{num_tokens} tokens are asked for, a row holds at most {self.max_tokens()}")
+        return needed
+
+    def _count(self, num_tokens: int, num_cached: int, resumed: bool) -> None:
+        if resumed:
+            self._resume_hits += num_cached
+        else:
+            self._queries += num_tokens
+            self._hits += num_cached
+
+    def _unregister(self, row: int, state: _Row) -> None:
+        """Unregister a row's own blocks, as far as they still hold its content."""
+        state.is_withdrawn = True
+        state.registers = False
+        own = slice(state.num_hit, state.num_registered)
+        for table, group in zip(self.tables[:, row], self._groups, strict=True):
+            for block, digest in zip(table[own].tolist(), state.keys.digests[own], strict=True):
+                if group.index.digests[block] == digest:
+                    group.unregister(block)
+
+    def _has_hit(self, row: int, state: _Row, source: int, registrant: _Row) -> bool:
+        """Tell whether `row` hit a block that `source` registered: same block, same content, so at the same index."""
+        shared = range(registrant.num_hit, min(registrant.num_registered, state.num_hit))
+        return any(
+            state.keys.digests[index] == registrant.keys.digests[index]
+            and (self.tables[:, row, index] == self.tables[:, source, index]).any()
+            for index in shared
+        )
