@@ -203,7 +203,8 @@ class KVManager(Protocol):
     def withdraw(self, row: int) -> list[int]:
         """Unregister what this row registered; returns other rows that hit those blocks and must recompute.
 
-        The row stays bound; its next release registers nothing.
+        The row stays bound; its next release registers nothing. A released row can be withdrawn until it is admitted
+        again: its failure may become known late.
         """
 
     def take_changes(self) -> bytes:
