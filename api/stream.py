@@ -1,10 +1,13 @@
-"""What a user iterates over: the chunks of one request. Leaving it early aborts the request."""
+"""What a user iterates over: the chunks of one request, or of several. Leaving it early aborts the request."""
 
+import asyncio
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 
+from headrace.core.errors import BatchRefused, HeadraceError
 from headrace.frontend import Frontend, OpenRequest, total_usage
-from headrace.outputs import Chunk, Completion, Result, merge
+from headrace.outputs import Chunk, Completion, Result, Timings, merge
 
 
 class Stream:
@@ -50,6 +53,10 @@ class Stream:
             prompt_logprobs=chunks[0].prompt_logprobs,
         )
 
+    def timings(self) -> Timings:
+        """Return the request's times, as far as it has come."""
+        return self._request.timings()
+
     async def abort(self) -> None:
         """End the request; the stream goes on to its last chunk, whose finish_reason is abort."""
         self._frontend.abort(self._request, drop=False)
@@ -70,6 +77,56 @@ class Stream:
     def __del__(self) -> None:
         if self._request.ended is None:
             self._frontend.abort(self._request, drop=True)
+
+
+class Streams:
+    """Asynchronous iterator over several streams as one, such as those of one `Engine.submit`.
+
+    Yields lists of (place in the list of streams, chunk): all that has come since the last time. Raises as Stream does,
+    the error of the request at fault first. Takes the streams over: read them here only.
+    """
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self.streams = streams
+        self._open = dict(enumerate(stream._request for stream in streams))
+        self._wake = asyncio.Event()
+        for request in self._open.values():
+            request.wake = self._wake
+        self._wake.set()
+
+    def __aiter__(self) -> "Streams":
+        return self
+
+    async def __anext__(self) -> list[tuple[int, Chunk]]:
+        while self._open:
+            await self._wake.wait()
+            self._wake.clear()
+            ready = [(place, chunk) for place, request in self._open.items() for chunk in request.take()]
+            if ready:
+                self._wake.set()  # ends are looked at the next time
+                return ready
+            self._drop_ended()
+        raise StopAsyncIteration
+
+    def _drop_ended(self) -> None:
+        errors: list[HeadraceError] = []
+        for place, request in list(self._open.items()):
+            if request.ended is not None or request.is_dropped:
+                del self._open[place]
+                errors += [request.error] if request.error is not None else []
+        if errors:
+            raise next((error for error in errors if not isinstance(error, BatchRefused)), errors[0])
+
+    async def abort(self) -> None:
+        """End all requests; chunks go on to the last ones, whose finish_reason is abort."""
+        for stream in self.streams:
+            await stream.abort()
+
+    async def aclose(self) -> None:
+        """End all requests and the iteration; harmless when they have ended."""
+        self._open.clear()
+        for stream in self.streams:
+            await stream.aclose()
 
 
 def _completion(chunk: Chunk) -> Completion:

@@ -11,6 +11,7 @@ from headrace.cli.config import config
 from headrace.cli.generate import generate
 from headrace.cli.plugins import plugins
 from headrace.cli.pull import pull
+from headrace.cli.serve import serve
 from headrace.core.errors import ConfigError, HeadraceError, ModelNotFound, RequestError
 
 BAD_INPUT = 2
@@ -24,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat, pull, plugins, config):
+for command in (generate, chat, serve, pull, plugins, config):
     app.command()(command)
 
 

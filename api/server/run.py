@@ -1,0 +1,207 @@
+"""A server process from its socket to its exit code: start, signals, draining."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+
+from headrace.core.errors import ConfigError
+from headrace.engine import Engine
+from headrace.server.app import make_app
+from headrace.server.options import ServerOptions
+from headrace.server.service import Service
+
+log = logging.getLogger("headrace")
+FAILED = 1
+_BACKLOG = 2048
+_CLOSE_DEADLINE_S = 2
+
+
+def run(engine: Engine, options: ServerOptions, root: str, announce: Callable[[str], None]) -> int:
+    """Serve until a signal or the engine's end; returns the process's exit code.
+
+    announce: called with the address once requests can come. Raises ConfigError, ModelError.
+    """
+    import uvloop
+
+    with open_socket(options) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(engine, options, listener, root, announce))
+
+
+async def serve(
+    engine: Engine, options: ServerOptions, listener: socket.socket, root: str, announce: Callable[[str], None]
+) -> int:
+    """Start the engine, serve on a bound socket, and close the engine at the end. Returns 1 if the engine failed.
+
+    SIGTERM drains up to options.drain_timeout_s, SIGINT or a second signal ends at once.
+    """
+    stop = Stop()
+    with stop.on_signals():
+        starting = asyncio.create_task(engine.start(), name="headrace-start")
+        stopped = asyncio.create_task(stop.asked.wait(), name="headrace-stop")
+        try:
+            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if stop.asked.is_set():
+                return 0
+            starting.result()
+            service = Service(engine, options, root)
+            return await _serve(service, listener, stop, announce)
+        finally:
+            stopped.cancel()
+            starting.cancel()
+            await asyncio.wait((starting, stopped))
+            await engine.close()
+
+
+class Stop:
+    """What signals say. Owner: the server's main task."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+        """No time for open requests."""
+
+    def ask(self, signal_number: int) -> None:
+        """Take a signal."""
+        if signal_number == signal.SIGINT or self.asked.is_set():
+            self.hurried.set()
+        self.asked.set()
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self.ask, number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to others, and waits where uvicorn would poll."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_listening = asyncio.Event()
+        self.leave = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_listening.set()
+
+    async def main_loop(self) -> None:
+        await self.leave.wait()
+
+
+async def _serve(service: Service, listener: socket.socket, stop: Stop, announce: Callable[[str], None]) -> int:
+    config = uvicorn.Config(
+        make_app(service),
+        http="httptools",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_CLOSE_DEADLINE_S,
+    )
+    server = _Server(config)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve([listener]), name="headrace-http")
+        failed = group.create_task(service.engine.wait_closed(), name="headrace-watch-engine")
+        stopped = group.create_task(stop.asked.wait(), name="headrace-stop-asked")
+        await server.is_listening.wait()
+        announce(address_of(listener))
+        await asyncio.wait((serving, failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            log.error("the server ends: %s", failed.result())
+        elif stopped.done():
+            await _drain(service, stop)
+        server.leave.set()
+        await serving
+        has_failed = failed.done()
+        failed.cancel()
+        stopped.cancel()
+    return FAILED if has_failed else 0
+
+
+async def _drain(service: Service, stop: Stop) -> None:
+    """Let open requests end; a second signal aborts them."""
+    draining = asyncio.create_task(service.drain(service.options.drain_timeout_s), name="headrace-drain")
+    hurried = asyncio.create_task(stop.hurried.wait(), name="headrace-hurried")
+    await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not draining.done():
+        draining.cancel()
+        await service.drain(0)
+
+
+# --- sockets ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_socket(options: ServerOptions) -> Iterator[socket.socket]:
+    """Bind, so that a taken port is told before a model loads. Raises ConfigError naming the address."""
+    if options.uds is not None:
+        with _bound_path(Path(options.uds)) as listener:
+            yield listener
+        return
+    try:
+        family, _, _, _, place = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except OSError as error:
+        raise ConfigError(f"can't listen on --host {options.host} --port {options.port}: {error.strerror}") from None
+    with listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def _bound_path(path: Path) -> Iterator[socket.socket]:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"can't listen on --uds {path}: {error.strerror or error}") from None
+    with listener:
+        try:
+            yield listener
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on any more; anything else stays and makes the bind fail."""
+    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the URL of a bound socket, or its path."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
