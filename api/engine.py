@@ -17,6 +17,7 @@ from headrace.core.interfaces import SchedulerStats
 from headrace.core.messages import (
     Detokenize,
     GetStats,
+    GetTrace,
     Pause,
     Ping,
     Pong,
@@ -28,6 +29,7 @@ from headrace.core.messages import (
     Tokenized,
 )
 from headrace.core.params import SamplingParams
+from headrace.core.trace import Span
 from headrace.frontend import Frontend
 from headrace.launch import Inline, Placement, find_model
 from headrace.outputs import Result
@@ -165,6 +167,10 @@ class Engine:
     async def reset_prefix_cache(self, force: bool = False) -> None:
         """Forget cached blocks. Raises BusyError while requests run, unless forced: then they recompute."""
         await self._frontend.call(ResetPrefixCache(force))
+
+    async def trace(self) -> list[Span]:
+        """Return what every process did lately; core.trace.chrome_trace makes a file of it that Perfetto opens."""
+        return convert(await self._frontend.call(GetTrace()), list[Span])
 
     async def stats(self) -> SchedulerStats:
         """Read the scheduler's counters and gauges."""

@@ -15,6 +15,7 @@ from headrace.core.messages import (
     Call,
     FrontendGone,
     GetStats,
+    GetTrace,
     Pause,
     Ping,
     Refused,
@@ -27,6 +28,7 @@ from headrace.core.messages import (
     ToOutput,
 )
 from headrace.core.progress import Progress
+from headrace.core.trace import Tracer
 
 
 class EngineCore:
@@ -44,28 +46,51 @@ class EngineCore:
         self._in_flight: deque[StepHandle] = deque()
         self._barriers: list[Call] = []
         self._until_idle: list[Call] = []
+        self._clock = time.monotonic
         self._progress = Progress(time.monotonic)
+        self._tracer = Tracer("core")
 
     async def run(self) -> None:
         """Serve until cancelled. An error here is a bug of the scheduler or its plugins and ends the engine."""
-        scheduler, in_flight, wake = self._scheduler, self._in_flight, self.inbox.wakeup.set
-        progress = self._progress
+        scheduler, in_flight = self._scheduler, self._in_flight
         while True:
             for message in self.inbox.buffer.drain():
                 self._apply(message)
             self._answer_waiting_calls()
-            if not self._barriers and len(in_flight) < self._depth and (step := scheduler.schedule()):
-                in_flight.append(self._runner.submit(step, wake))
-                progress.step_submitted()
+            if not self._barriers and len(in_flight) < self._depth and self._submit_next():
                 continue  # fill the pipeline before draining it
             if in_flight and in_flight[0].done():
-                self._publish_output(scheduler.update(in_flight.popleft().result()))
-                progress.step_returned()
+                self._take_result()
                 await asyncio.sleep(0)  # every other actor of this loop runs at least once a step
             else:
                 if not in_flight and not scheduler.unfinished():
-                    progress.rest()
+                    self._progress.rest()
                 await self.inbox.wakeup.wait()
+
+    def _submit_next(self) -> bool:
+        """Put the next step in flight; False if nothing can run now."""
+        start = self._clock()
+        step = self._scheduler.schedule()
+        if step is None:
+            return False
+        self._tracer.add("schedule", start, self._clock(), step.step)
+        self._in_flight.append(self._runner.submit(step, self.inbox.wakeup.set))
+        self._progress.step_submitted()
+        return True
+
+    def _take_result(self) -> None:
+        """Take in the result of the oldest step in flight and publish what came of it."""
+        done = self._in_flight.popleft().result()
+        start = self._clock()
+        output = self._scheduler.update(done)
+        updated = self._clock()
+        self._publish_output(output)
+        self._progress.step_returned()
+        num_rows, num_tokens = len(done.num_new) // 4, len(done.token_ids) // 4
+        self._tracer.add("compute", done.started, done.ended, done.step, num_rows, num_tokens, process="runner")
+        self._tracer.add("wait", done.ended, start, done.step)
+        self._tracer.add("update", start, updated, done.step)
+        self._tracer.add("publish", updated, self._clock(), done.step)
 
     def _apply(self, message: ToCore) -> None:
         match message:
@@ -106,6 +131,8 @@ class EngineCore:
         match call.what:
             case GetStats():
                 self._reply(call, self._scheduler.stats())
+            case GetTrace(spans=spans):
+                self._publish(Reply(call.frontend, call.call, value=(*spans, *self._tracer.spans()), is_trace=True))
             case Ping():
                 self._reply(call, self._progress.pong())
             case Resume():

@@ -1,6 +1,7 @@
 """InputActor: what users send becomes checked token ids. Owner of nothing but its tokenizer and limits."""
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -18,6 +19,7 @@ from headrace.core.messages import (
     ChatPrompt,
     Detokenize,
     FrontendGone,
+    GetTrace,
     Prompt,
     Refused,
     Regained,
@@ -36,6 +38,7 @@ from headrace.core.messages import (
     TokenPrompt,
 )
 from headrace.core.params import MAX_SEED, SamplingParams
+from headrace.core.trace import Tracer
 
 PROMPT_TAIL = 8
 """Ids of the prompt's end that incremental decoders get as context."""
@@ -58,6 +61,8 @@ class InputActor:
         self._tokenizer = tokenizer
         self._facts = facts
         self.send = send_core
+        self._clock = time.monotonic
+        self._tracer = Tracer("input")
         self._hash_prompt = hash_prompt
         self._pool_tokens = min(group.num_blocks for group in facts.groups) * config.block_size
 
@@ -69,11 +74,14 @@ class InputActor:
                     self.send(self.admit(message))
                 case Call(what=Tokenize() | Detokenize()):
                     self.send(self.answer(message))
-                case Abort() | Call() | FrontendGone():
+                case Call():
+                    self.send((self.passed_on(message),))
+                case Abort() | FrontendGone():
                     self.send((message,))
 
     def admit(self, message: Submit | SubmitAll) -> list[ToCore]:
         """Return what the core gets: all admitted, or all refused if one is at fault. From any thread."""
+        start = self._clock()
         submits = message.submits if isinstance(message, SubmitAll) else (message,)
         admits: list[ToCore] = []
         for submit in submits:
@@ -81,7 +89,14 @@ class InputActor:
                 admits += self._admits(submit)
             except Exception as error:  # whatever a prompt, template or plugin does ends its own request
                 return self._refuse_all(submits, submit, error)
+        self._tracer.add("tokenize", start, self._clock(), num_rows=len(admits))
         return admits
+
+    def passed_on(self, call: Call) -> Call:
+        """Return a call as the core gets it: a trace takes this process's spans along."""
+        if isinstance(call.what, GetTrace):
+            return replace(call, what=GetTrace(self._tracer.spans()))
+        return call
 
     def answer(self, call: Call) -> list[ToCore]:
         """Return the reply to a call that needs no core. From any thread."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from headrace.core.errors import ErrorInfo
 from headrace.core.params import SamplingParams
+from headrace.core.trace import Span
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -150,12 +151,18 @@ class Pong(Struct, frozen=True):
     """Since the oldest step in flight was submitted; 0 where there is none."""
 
 
+class GetTrace(Struct, frozen=True, tag="trace"):
+    """Collect what each process did lately: input, core and output add theirs as the call goes round."""
+
+    spans: tuple[Span, ...] = ()
+
+
 class Call(Struct, frozen=True, tag=True):
     """frontend -> input -> core: a question or command that gets exactly one Reply."""
 
     frontend: int
     call: int
-    what: ResetPrefixCache | Pause | Resume | GetStats | Tokenize | Detokenize | Ping
+    what: ResetPrefixCache | Pause | Resume | GetStats | GetTrace | Tokenize | Detokenize | Ping
 
 
 # --- input -> core ----------------------------------------------------------------------------------------------------
@@ -227,6 +234,8 @@ class Reply(Struct, frozen=True, tag=True):
     call: int
     value: Any = None
     error: ErrorInfo | None = None
+    is_trace: bool = False
+    """The output process adds its own spans to the value."""
 
 
 class TextPart(Struct, frozen=True, array_like=True):

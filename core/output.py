@@ -1,8 +1,9 @@
-"""OutputActor: tokens become text, logprobs and the one Finished of each request. No asyncio, no clock.
+"""OutputActor: tokens become text, logprobs and the one Finished of each request. No asyncio.
 
 Owner of detokenizer state and stop-string buffers. Whatever goes wrong here ends one request, never the actor.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from headrace.core.messages import (
 )
 from headrace.core.text.logprobs import Entries, read_logprobs
 from headrace.core.text.stream import TextStream
+from headrace.core.trace import Tracer
 
 SendFrontend = Callable[[int, list[ToFrontend]], None]
 """send_frontend(frontend, messages), in order."""
@@ -69,16 +71,22 @@ class OutputActor:
         self._cut: dict[RequestId, None] = {}
         """Requests that ended here before the core knew, oldest first."""
         self._outbox: dict[int, list[ToFrontend]] = {}
+        self._clock = time.monotonic
+        self._tracer = Tracer("output")
         self._special = {tokenizer.token_text(token_id): token_id for token_id in tokenizer.special_ids}
 
     def handle(self, messages: Sequence[ToOutput]) -> None:
         """Work through messages in order, then send what each frontend gets."""
+        start = self._clock()
         for message in messages:
             match message:
                 case StepOutput():
                     self._step(message)
                 case Refused(request=request):
                     self._send(request.frontend, message)
+                case Reply(frontend=frontend, is_trace=True):
+                    spans = (*message.value, *self._tracer.spans())
+                    self._send(frontend, Reply(frontend, message.call, spans))
                 case Reply(frontend=frontend):
                     self._send(frontend, message)
                 case FrontendGone():
@@ -86,6 +94,7 @@ class OutputActor:
         outbox, self._outbox = self._outbox, {}
         for frontend, sent in outbox.items():
             self._send_frontend(frontend, sent)
+        self._tracer.add("detokenize", start, self._clock())
 
     def _step(self, step: StepOutput) -> None:
         for bound in step.bound:

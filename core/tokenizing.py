@@ -63,7 +63,7 @@ class TokenizingPool:
                     self._aborted.update((frontend, counter) for counter in self._pending_counters(frontend))
                     self._actor.send((message,))
                 case Call():
-                    self._actor.send((message,))
+                    self._actor.send((self._actor.passed_on(message),))
 
     def _submit(self, message: Submission) -> None:
         frontend = _submits(message)[0].request.frontend

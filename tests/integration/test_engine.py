@@ -20,6 +20,7 @@ from headrace.core.errors import (
     RequestFailed,
 )
 from headrace.core.text.symbols import FIRST
+from headrace.core.trace import chrome_trace
 from headrace.runners.kvhash import reference
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -477,5 +478,30 @@ def test_unknown_options_and_providers_stop_the_start():
             with pytest.raises(HeadraceError):
                 async with kvhash(**overrides):
                     pass
+
+    run(test)
+
+
+def test_a_trace_shows_every_process_and_the_overlap_of_steps():
+    async def test():
+        async with idle_after(kvhash()) as engine:
+            await engine.generate([1, 2], greedy(30))
+            spans = await engine.trace()
+            names = {(span.process, span.name) for span in spans}
+            assert names >= {
+                ("input", "tokenize"),
+                ("core", "schedule"),
+                ("runner", "compute"),
+                ("core", "update"),
+                ("core", "publish"),
+                ("output", "detokenize"),
+            }
+            assert all(span.end >= span.start for span in spans)
+            computed = {span.step: span for span in spans if span.name == "compute"}
+            scheduled = {span.step: span for span in spans if span.name == "schedule"}
+            ahead = [step for step in range(2, 30) if scheduled[step].start < computed[step - 1].end]
+            assert ahead, "batch N+1 is prepared while batch N computes"
+            events = chrome_trace(spans)["traceEvents"]
+            assert {event["args"]["name"] for event in events if event["ph"] == "M"} >= {"input", "core", "runner"}
 
     run(test)
