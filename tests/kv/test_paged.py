@@ -155,6 +155,16 @@ def test_C10_after_a_reset_nothing_is_cached_and_blocks_in_use_stay_in_use() -> 
     assert serve(kv, ids(40)) == 32
 
 
+def test_C10_a_row_bound_at_a_reset_registers_nothing_after_it() -> None:
+    kv = make()
+    kv.admit(0, keys_of(ids(40)), 40, True, False)
+    kv.reset()
+    kv.commit(0, 40)
+    kv.release(0, ids(40))
+    kv.check_invariants()
+    assert kv.match(keys_of(ids(40)), 40) == 0
+
+
 def test_C12_repeats_in_groups_with_a_window_hit_the_same_blocks() -> None:
     context = context_of(KVGroup(2, 8), KVGroup(2, 9, window=32))
     kv = PagedKV.from_context(context)
