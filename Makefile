@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 MODEL := smollm2-135m-instruct
+VERIFY_MODEL := gemma3-270m
 FOLDERS := core kv plugins runners schedulers
 
 .PHONY: demo test verify check model tree clean
@@ -18,6 +19,7 @@ test: model
 	$(BIN)/pytest -m "not verify"
 
 verify: model
+	$(BIN)/headrace pull $(VERIFY_MODEL)
 	$(BIN)/pytest -m verify
 
 check: $(STAMP) tree

@@ -20,6 +20,15 @@ def smollm2() -> Path:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """The catalogue's other real model. Tests that need it are skipped unless it was pulled, as `make verify` does."""
+    try:
+        return resolve_model("gemma3-270m")
+    except ModelNotFound as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 def script():
     """Build a script runner for a Harness: script(tokens=[...], faults=[...])."""

