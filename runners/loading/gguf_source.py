@@ -64,7 +64,8 @@ def split_halves(raw: NDArray[np.uint8], num_rows: int, num_heads: int) -> NDArr
 def dequantize_into(out: Tensor, raw: NDArray[np.uint8], quant: str) -> None:
     """Turn a tensor's bytes into numbers.
 
-    out: (n,) of any float dtype; raw: (nbytes,); quant: a name of QUANT_TYPES.
+    out: (n,) of any float dtype; raw: (nbytes,); quant: a name of QUANT_TYPES. Infinite scales of a damaged file
+    become infinite weights: rows that meet them fail.
     """
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
@@ -73,8 +74,8 @@ def dequantize_into(out: Tensor, raw: NDArray[np.uint8], quant: str) -> None:
     step = _PIECE_BYTES // _BLOCK_BYTES[quant] * _BLOCK_BYTES[quant]
     at = 0
     for start in range(0, raw.size, step):
-        # One row per piece: the library walks over rows in Python.
-        piece = dequantize(raw[None, start : start + step], kind)[0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            piece = dequantize(raw[None, start : start + step], kind)[0]  # as one row: the library loops over rows
         if not piece.flags.writeable:
             piece = piece.copy()
         out[at : at + piece.size] = torch.from_numpy(piece)
