@@ -26,37 +26,42 @@ _CLOSE_DEADLINE_S = 2
 def run(engine: Engine, options: ServerOptions, root: str, announce: Callable[[str], None]) -> int:
     """Serve until a signal or the engine's end; returns the process's exit code.
 
+    SIGTERM drains up to options.drain_timeout_s, SIGINT or a second signal ends at once.
     announce: called with the address once requests can come. Raises ConfigError, ModelError.
     """
     import uvloop
 
+    async def main(listener: socket.socket) -> int:
+        stop = Stop()
+        with stop.on_signals():
+            return await serve(engine, options, listener, root, announce, stop)
+
     with open_socket(options) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(engine, options, listener, root, announce))
+        return runner.run(main(listener))
 
 
 async def serve(
-    engine: Engine, options: ServerOptions, listener: socket.socket, root: str, announce: Callable[[str], None]
+    engine: Engine,
+    options: ServerOptions,
+    listener: socket.socket,
+    root: str,
+    announce: Callable[[str], None],
+    stop: "Stop",
 ) -> int:
-    """Start the engine, serve on a bound socket, and close the engine at the end. Returns 1 if the engine failed.
-
-    SIGTERM drains up to options.drain_timeout_s, SIGINT or a second signal ends at once.
-    """
-    stop = Stop()
-    with stop.on_signals():
-        starting = asyncio.create_task(engine.start(), name="headrace-start")
-        stopped = asyncio.create_task(stop.asked.wait(), name="headrace-stop")
-        try:
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if stop.asked.is_set():
-                return 0
-            starting.result()
-            service = Service(engine, options, root)
-            return await _serve(service, listener, stop, announce)
-        finally:
-            stopped.cancel()
-            starting.cancel()
-            await asyncio.wait((starting, stopped))
-            await engine.close()
+    """Start the engine, serve on a bound socket, and close the engine at the end. Returns 1 if the engine failed."""
+    starting = asyncio.create_task(engine.start(), name="headrace-start")
+    stopped = asyncio.create_task(stop.asked.wait(), name="headrace-stop")
+    try:
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if stop.asked.is_set():
+            return 0
+        starting.result()
+        return await _serve(Service(engine, options, root), listener, stop, announce)
+    finally:
+        stopped.cancel()
+        starting.cancel()
+        await asyncio.wait((starting, stopped))
+        await engine.close()
 
 
 class Stop:
@@ -160,32 +165,35 @@ def open_socket(options: ServerOptions) -> Iterator[socket.socket]:
         with _bound_path(Path(options.uds)) as listener:
             yield listener
         return
-    try:
+    where = f"--host {options.host} --port {options.port}"
+    with _explained(where):
         family, _, _, _, place = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-    except OSError as error:
-        raise ConfigError(f"can't listen on --host {options.host} --port {options.port}: {error.strerror}") from None
-    with listener:
+        with _explained(where):
+            listener.bind(place)
         yield listener
 
 
 @contextlib.contextmanager
 def _bound_path(path: Path) -> Iterator[socket.socket]:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_stale(path)
-        listener.bind(str(path))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"can't listen on --uds {path}: {error.strerror or error}") from None
-    with listener:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        with _explained(f"--uds {path}"):
+            _remove_stale(path)
+            listener.bind(str(path))
         try:
             yield listener
         finally:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
+
+
+@contextlib.contextmanager
+def _explained(where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"can't listen on {where}: {error.strerror or error}") from None
 
 
 def _remove_stale(path: Path) -> None:
