@@ -6,16 +6,16 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
 from headrace.core.config import Config
 from headrace.core.errors import EngineClosed, HeadraceError
 from headrace.core.links import Inbound, Outbound, check_path
-from headrace.core.messages import RunnerReady, ToFrontend, ToInput
+from headrace.core.messages import FrontendGone, RunnerReady, ToFrontend, ToInput
 from headrace.core.process import Child, Facts, Spec, socket_path
 from headrace.frontend import Frontend
 from headrace.launch import Builder
@@ -25,80 +25,124 @@ log = logging.getLogger("headrace")
 PREFIX = "headrace-"
 """Of the private folders in the temporary directory; the launcher's process id follows."""
 RESTART_PAUSE_S = 0.1
-"""Before the second and later restarts, doubled each time."""
+"""Before the second restart; doubled each time."""
 
 
-class Split:
+class Port(Protocol):
+    """A frontend, as the launcher sees it."""
+
+    def connect(self, directory: Path, facts: RunnerReady) -> None:
+        """Use the engine whose sockets are in this folder from now on."""
+
+    def disconnect(self) -> None:
+        """The engine has died; it may come back."""
+
+    def close(self, reason: str) -> None:
+        """The engine has gone for good."""
+
+
+class LocalPort:
+    """A frontend in the launcher's own process."""
+
+    def __init__(self, frontend: Frontend, context: "zmq.Context[Any]") -> None:
+        self._frontend = frontend
+        self._context = context
+        self._links: list[Inbound[ToFrontend] | Outbound[ToInput]] = []
+
+    def connect(self, directory: Path, facts: RunnerReady) -> None:
+        """Link the frontend to the engine's sockets."""
+        frontend = self._frontend
+        path = socket_path(directory, f"frontend-{frontend.number}")
+        inbound = Inbound(self._context, path, ToFrontend, frontend.inbox.buffer.extend)
+        outbound: Outbound[ToInput] = Outbound(self._context, socket_path(directory, "input"))
+        self._links = [inbound, outbound]
+        frontend.connect(outbound.send)
+
+    def disconnect(self) -> None:
+        """Close the links."""
+        self._frontend.disconnect()
+        for link in self._links:
+            link.close()
+        self._links = []
+
+    def close(self, reason: str) -> None:
+        """End what is open."""
+        self._frontend.close(reason)
+
+
+class Launcher:
     """Owner of an engine's processes, and of the folder with their sockets.
 
-    If one dies, all start again under a new epoch, at most engine.max_restarts times; the frontend goes on with what it
-    has in its journal.
+    If one dies, all start again under a new epoch, at most engine.max_restarts times; frontends go on with what they
+    have in their journals.
     """
 
-    def __init__(self, config: Config, model: Path | None) -> None:
+    def __init__(self, config: Config, model: Path | None, ports: Sequence[Port], context: "zmq.Context[Any]") -> None:
         self._builder = Builder(config, model)  # whatever is wrong with the plugins is said before a process starts
         self._config = config
         self._model = model
+        self._ports = ports
+        self._context = context
         self._epoch = 0
         self._directory: Path | None = None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._children: list[Child] = []
-        self._links: list[Inbound[ToFrontend] | Outbound[ToInput]] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        self._is_closed = False
+        self._to_input: Outbound[ToInput] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self.children: list[Child] = []
 
-    async def start(self, frontend: Frontend) -> RunnerReady:
-        """Start the processes and connect the frontend."""
+    async def start(self) -> RunnerReady:
+        """Start the processes and connect the frontends."""
         self._directory = _make_directory()
         try:
-            facts = await self._start_epoch(frontend)
+            facts = await self._start_epoch()
         except BaseException:
             await self.close()
             raise
-        self._tasks = [
-            asyncio.create_task(frontend.inbox.serve(frontend.handle), name="headrace-frontend"),
-            asyncio.create_task(self._supervise(frontend), name="headrace-supervisor"),
-        ]
+        self._supervisor = asyncio.create_task(self._supervise(), name="headrace-supervisor")
         return facts
 
-    def pids(self) -> dict[str, int]:
-        """Return the process ids by role."""
-        return {child.role: child.pid for child in self._children}
+    def frontend_gone(self, number: int) -> None:
+        """Have the requests of a frontend that died aborted."""
+        if self._to_input is not None:
+            self._to_input.send(FrontendGone(number))
+
+    async def wait(self) -> None:
+        """Wait until the engine has gone for good."""
+        if self._supervisor is not None:
+            await asyncio.wait([self._supervisor])
 
     async def close(self) -> None:
         """Stop all processes, by force at a deadline, and remove the sockets; idempotent."""
-        self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
         self._disconnect()
-        children, self._children = self._children, []
+        children, self.children = self.children, []
         await asyncio.gather(*(child.stop() for child in children))
-        self._context.destroy(linger=0)
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     # --- one epoch ---
 
-    async def _start_epoch(self, frontend: Frontend) -> RunnerReady:
+    async def _start_epoch(self) -> RunnerReady:
         assert self._directory is not None
         self._epoch += 1
         directory = self._directory / str(self._epoch)
         directory.mkdir(mode=0o700)
-        check_path(socket_path(directory, "frontend-00"))
+        check_path(socket_path(directory, "frontend-000"))
         model = None if self._model is None else str(self._model)
         spec = Spec(self._config, model, str(directory), log.getEffectiveLevel())
         roles = ["core", "input", "output"] if self._builder.runs_in_core() else ["worker", "core", "input", "output"]
         for role in roles:
-            self._children.append(await Child.spawn(role, spec))
+            self.children.append(await Child.spawn(role, spec))
         facts = await self._all_ready()
-        self._connect(frontend, directory)
+        self._to_input = Outbound(self._context, socket_path(directory, "input"))
+        for port in self._ports:
+            port.connect(directory, facts)
         return facts
 
     async def _all_ready(self) -> RunnerReady:
         """Wait for the one with the runner, then for those that need its facts. The first failure is raised."""
-        holder, *others = self._children
+        holder, *others = self.children
         failing = asyncio.create_task(_first_failure([child.ready() for child in others]))
         loading = asyncio.create_task(holder.ready())
         try:
@@ -115,61 +159,82 @@ class Split:
             loading.cancel()
             failing.cancel()
 
-    def _connect(self, frontend: Frontend, directory: Path) -> None:
-        inbound: Inbound[ToFrontend] = Inbound(
-            self._context,
-            socket_path(directory, f"frontend-{frontend.number}"),
-            ToFrontend,
-            frontend.inbox.buffer.extend,
-        )
-        outbound: Outbound[ToInput] = Outbound(self._context, socket_path(directory, "input"))
-        self._links = [inbound, outbound]
-        frontend.connect(outbound.send)
-
     def _disconnect(self) -> None:
-        for link in self._links:
-            link.close()
-        self._links = []
+        for port in self._ports:
+            port.disconnect()
+        if self._to_input is not None:
+            self._to_input.close()
+            self._to_input = None
 
     # --- supervision ---
 
-    async def _supervise(self, frontend: Frontend) -> None:
+    async def _supervise(self) -> None:
         """Start all anew when one has died, until the restarts run out; then every request ends with an error."""
         left, pause = self._config.engine.max_restarts, 0.0
         while True:
             cause = await self._first_death()
             log.error("%s; %d restarts left", cause, left)
-            frontend.disconnect()
             self._disconnect()
-            for child in self._children:
+            for child in self.children:
                 child.kill()
-            self._children = []
+            self.children = []
             if not left:
-                frontend.close(f"{cause}, and engine.max_restarts ({self._config.engine.max_restarts}) is used up")
+                self._give_up(f"{cause}, and engine.max_restarts ({self._config.engine.max_restarts}) is used up")
                 return
             left -= 1
             await asyncio.sleep(pause)
             pause = 2 * pause or RESTART_PAUSE_S
-            with contextlib.suppress(EngineClosed):  # one died again while it started: that counts as the next death
-                await self._restart(frontend)
+            try:
+                with contextlib.suppress(EngineClosed):  # one died again while it started: that is the next death
+                    await self._start_epoch()
+            except HeadraceError as error:
+                self._give_up(f"{cause}, and the engine can't start again: {error}")
+                return
 
-    async def _restart(self, frontend: Frontend) -> None:
-        try:
-            await self._start_epoch(frontend)
-        except EngineClosed:
-            raise
-        except HeadraceError as error:
-            frontend.close(f"the engine can't start again: {error}")
-            raise asyncio.CancelledError from error
+    def _give_up(self, reason: str) -> None:
+        log.error("the engine ends: %s", reason)
+        for port in self._ports:
+            port.close(reason)
 
     async def _first_death(self) -> str:
-        watching = [asyncio.create_task(child.died()) for child in self._children]
+        watching = [asyncio.create_task(child.died()) for child in self.children]
         try:
             done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
             return min(done, key=watching.index).result()
         finally:
             for task in watching:
                 task.cancel()
+
+
+class Split:
+    """Placement of an engine in processes of its own, with its one frontend here."""
+
+    def __init__(self, config: Config, model: Path | None) -> None:
+        self._config = config
+        self._model = model
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._launcher: Launcher | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, frontend: Frontend) -> RunnerReady:
+        """Start the processes and connect the frontend."""
+        self._launcher = Launcher(self._config, self._model, [LocalPort(frontend, self._context)], self._context)
+        facts = await self._launcher.start()
+        self._serving = asyncio.create_task(frontend.inbox.serve(frontend.handle), name="headrace-frontend")
+        return facts
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids by role."""
+        return {child.role: child.pid for child in self._launcher.children} if self._launcher else {}
+
+    async def close(self) -> None:
+        """Stop all processes; idempotent."""
+        if self._launcher is not None:
+            await self._launcher.close()
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait([self._serving])
+        self._context.destroy(linger=0)
 
 
 async def _first_failure(waits: Iterable[Coroutine[Any, Any, object]]) -> None:
@@ -192,12 +257,12 @@ def _make_directory() -> Path:
 
 def _is_stale(folder: Path) -> bool:
     pid = folder.name.removeprefix(PREFIX).split("-")[0]
-    if not pid.isdigit() or folder.stat().st_uid != os.getuid():
-        return False
     try:
+        if not pid.isdigit() or folder.stat().st_uid != os.getuid():
+            return False
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
+    except OSError:  # swept by another engine, or another user's process
         return False
     return False

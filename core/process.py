@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -31,7 +30,6 @@ FORCE_EXIT_S = 3.0
 STOP_S = 5.0
 """How long the launcher waits for that before it kills."""
 _LENGTH = struct.Struct("<I")
-_decode_launch: Any = None
 
 
 class Spec(Struct, frozen=True, tag=True):
@@ -48,6 +46,26 @@ class Facts(Struct, frozen=True, tag=True):
     """launcher -> child, once the runner is loaded."""
 
     facts: RunnerReady
+
+
+class Epoch(Struct, frozen=True, tag=True):
+    """launcher -> server process: the engine runs, its sockets are in this folder."""
+
+    directory: str
+    facts: RunnerReady
+
+
+class Down(Struct, frozen=True, tag=True):
+    """launcher -> server process: the engine has died; it may come back."""
+
+
+class Closed(Struct, frozen=True, tag=True):
+    """launcher -> server process: the engine has gone for good."""
+
+    reason: str
+
+
+ToChild = Spec | Facts | Epoch | Down | Closed
 
 
 class Ready(Struct, frozen=True, tag=True):
@@ -105,7 +123,7 @@ class Child:
         """The process id."""
         return self._process.pid
 
-    def tell(self, message: Spec | Facts) -> None:
+    def tell(self, message: ToChild) -> None:
         """Send a message down the launch pipe; a child that has died is noticed elsewhere."""
         assert self._process.stdin is not None
         frame = msgspec.msgpack.encode(message)
@@ -171,13 +189,15 @@ class Parent:
         """Set when the launcher has gone or wants this process to stop."""
         self._ready_fd = ready_fd
         self._loop = loop
-        self._facts: asyncio.Future[RunnerReady] = loop.create_future()
-        self.spec: asyncio.Future[Spec] = loop.create_future()
+        self.told: asyncio.Queue[ToChild] = asyncio.Queue()
+        """What came down the launch pipe."""
         threading.Thread(target=self._watch, name="launch pipe", daemon=True).start()
 
     async def facts(self) -> RunnerReady:
         """Wait for the facts that the runner's process found."""
-        return await self._facts
+        told = await self.told.get()
+        assert isinstance(told, Facts)
+        return told.facts
 
     def ready(self, facts: RunnerReady | None = None) -> None:
         """Report that this process runs."""
@@ -194,19 +214,14 @@ class Parent:
 
     def _watch(self) -> None:
         """Read the launch pipe to its end, then have this process leave, by force at a deadline."""
-        decoder = msgspec.msgpack.Decoder(Spec | Facts)
+        decoder = msgspec.msgpack.Decoder(ToChild)
         with os.fdopen(0, "rb", closefd=False) as pipe:
             while header := pipe.read(_LENGTH.size):
-                self._loop.call_soon_threadsafe(self._take, decoder.decode(pipe.read(*_LENGTH.unpack(header))))
+                told = decoder.decode(pipe.read(*_LENGTH.unpack(header)))
+                self._loop.call_soon_threadsafe(self.told.put_nowait, told)
         threading.Timer(FORCE_EXIT_S, os._exit, (1,)).start()
         with contextlib.suppress(RuntimeError):  # the loop has closed: this process is leaving already
             self._loop.call_soon_threadsafe(self.stopping.set)
-
-    def _take(self, message: Spec | Facts) -> None:
-        if isinstance(message, Spec):
-            self.spec.set_result(message)
-        else:
-            self._facts.set_result(message.facts)
 
 
 Main = Callable[[Parent, Spec], Awaitable[None]]
@@ -227,7 +242,8 @@ def run_child(main: Main) -> None:
 async def _run(main: Main, ready_fd: int) -> int:
     parent = Parent(ready_fd, asyncio.get_running_loop())
     try:
-        spec = await parent.spec
+        spec = await parent.told.get()
+        assert isinstance(spec, Spec)
         logging.basicConfig(level=spec.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         running = asyncio.ensure_future(main(parent, spec))
         stopping = asyncio.create_task(parent.stopping.wait())
