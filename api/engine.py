@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
 from msgspec import convert
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 
 from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt
-from headrace.core.config import Config, Use, load_config
+from headrace.core.config import Use, load_config
 from headrace.core.errors import EngineClosed, HeadraceError, InvalidParameter
 from headrace.core.interfaces import SchedulerStats
 from headrace.core.messages import (
@@ -66,7 +66,7 @@ class Engine:
             for role in (field.name for field in fields(Use))
             if not isinstance(overrides.get(role, ""), str)
         }
-        self.config = _with_options(load_config(None if config is None else Path(config), overrides), options or {})
+        self.config = load_config(None if config is None else Path(config), overrides, options)
         self._model = model
         self._frontend = Frontend(0, self.config.engine)
         self._placement: Placement | None = None
@@ -195,8 +195,3 @@ class Engine:
         """Return the text of these ids, special tokens included. Raises InvalidParameter."""
         text: str = await self._frontend.call(Detokenize(tuple(token_ids)))
         return text
-
-
-def _with_options(config: Config, options: dict[str, dict[str, Any]]) -> Config:
-    merged = {role: config.options.get(role, {}) | options.get(role, {}) for role in (*config.options, *options)}
-    return replace(config, options=merged)
