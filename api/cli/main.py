@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.bench import bench
 from headrace.cli.chat import chat
 from headrace.cli.config import config
 from headrace.cli.generate import generate
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 for command in (generate, chat, serve, pull, plugins, config):
     app.command()(command)
+app.add_typer(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
