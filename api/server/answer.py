@@ -1,6 +1,6 @@
 """From requests of the engine to one HTTP answer, streamed or not; the same for both APIs."""
 
-import secrets
+import random
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,8 +53,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 def new_id(prefix: str) -> str:
-    """Make an id for an answer."""
-    return f"{prefix}-{secrets.token_hex(16)}"
+    """Make an id for an answer: unique, no secret."""
+    return f"{prefix}-{random.getrandbits(128):032x}"
 
 
 async def answer(job: Job, service: Service, reply: Reply) -> None:

@@ -119,6 +119,7 @@ async def _serve(service: Service, listener: socket.socket, stop: Stop, announce
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         backlog=_BACKLOG,
