@@ -5,7 +5,8 @@ the last one filled up with zeros; attention runs query by query over exactly it
 its products depend on nothing but the query's position. Neither batch mates nor the chunks a prompt came in matter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -79,19 +80,34 @@ class TiledForward:
 
     def _attend(self, layer: int, queries: Tensor, rows: list[_Row]) -> Tensor:
         out = torch.empty_like(queries)
-        for row in rows:
-            keys, values = self._storage.read(layer, row.slots)
-            keys, values = keys.float().permute(1, 2, 0), values.float().transpose(0, 1)
-            first_length = len(row.slots) - (row.end - row.start) + 1
-            for token, length in enumerate(range(first_length, len(row.slots) + 1), row.start):
-                out[token] = self._attend_one(queries[token], keys[:, :, :length], values[:, :length])
+        with _one_thread():
+            for row in rows:
+                self._attend_row(layer, queries, row, out)
         return out
+
+    def _attend_row(self, layer: int, queries: Tensor, row: _Row, out: Tensor) -> None:
+        keys, values = self._storage.read(layer, row.slots)
+        keys, values = keys.float().permute(1, 2, 0), values.float().transpose(0, 1)
+        first_length = len(row.slots) - (row.end - row.start) + 1
+        for token, length in enumerate(range(first_length, len(row.slots) + 1), row.start):
+            out[token] = self._attend_one(queries[token], keys[:, :, :length], values[:, :length])
 
     def _attend_one(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attend from (heads, D) over keys (kv_heads, D, L) and values (kv_heads, L, D), in float32."""
         grouped = query.float().view(keys.shape[0], -1, query.shape[1]) * self._model.attention_scale
         weights = torch.bmm(grouped, keys).softmax(dim=-1)
         return torch.bmm(weights, values).view(query.shape)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch from sharing out work that takes microseconds: threads would wait for each other much longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _single(stage: Callable[..., Tensor]) -> Callable[..., tuple[Tensor]]:

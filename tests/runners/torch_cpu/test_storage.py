@@ -1,0 +1,34 @@
+"""Paged K/V storage."""
+
+import pytest
+import torch
+
+from headrace.core.errors import ConfigError
+from headrace.runners.models.llama import LlamaConfig
+from headrace.runners.torch_cpu.storage import KVStorage
+
+CONFIG = LlamaConfig(256, 64, 160, 2, 4, 2, 16, 512, 1e-5, 1e4, tied_head=True)
+
+
+def test_what_is_written_to_slots_is_read_from_them() -> None:
+    storage = KVStorage(CONFIG, num_blocks=4, block_size=8, dtype=torch.float32)
+    keys, values = torch.randn(3, 2, 16), torch.randn(3, 2, 16)
+    storage.write(1, torch.tensor([39, 8, 20]), keys, values)
+    read_keys, read_values = storage.read(1, torch.tensor([20, 0, 39]))
+    assert torch.equal(read_keys, torch.stack([keys[2], torch.zeros(2, 16), keys[0]]))
+    assert torch.equal(read_values, torch.stack([values[2], torch.zeros(2, 16), values[0]]))
+    assert torch.equal(storage.keys[1][1, 0], keys[1])
+    assert not storage.keys[0].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_there_is_one_block_more_than_usable_ones(dtype: torch.dtype) -> None:
+    storage = KVStorage(CONFIG, num_blocks=4, block_size=8, dtype=dtype)
+    assert [kept.shape for kept in storage.keys] == [(5, 8, 2, 16)] * 2
+    assert storage.values[0].dtype == dtype
+    assert storage.keys[0].data_ptr() % 64 == 0
+
+
+def test_more_than_the_machine_has_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"don't fit in memory .*lower engine\.num_kv_blocks"):
+        KVStorage(CONFIG, num_blocks=2**45, block_size=8, dtype=torch.float32)
