@@ -1,9 +1,12 @@
 """Token ids to text, piece by piece: never half a character, and all pieces joined are the text of all ids."""
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 REPLACEMENT = "\ufffd"
+SPACE = "\u2581"
+"""Stands for a space inside SentencePiece tokens."""
 
 _TAIL_TOKENS = 6
 """Prompt tokens that a decoder gets as context; a character has at most 4 bytes, a byte at least a token."""
@@ -18,6 +21,14 @@ def token_bytes(token: str) -> bytes:
         return token.translate(_TO_BYTE).encode("latin-1") if _ALPHABET.issuperset(token) else token.encode()
     except UnicodeEncodeError:
         return token.encode()
+
+
+def piece_bytes(piece: str) -> bytes:
+    """Return the bytes that a SentencePiece token stands for: one byte if it is named <0x..>, else its text."""
+    if len(piece) == len("<0x00>") and piece.startswith("<0x") and piece.endswith(">"):
+        with suppress(ValueError):
+            return bytes([int(piece[3:5], 16)])
+    return piece.replace(SPACE, " ").encode()
 
 
 def _byte_alphabet() -> dict[int, str]:
@@ -35,16 +46,21 @@ _ALPHABET = frozenset(_byte_alphabet().values())
 
 
 class ByteDetokenizer:
-    """Decodes byte-level BPE: looks up each token's bytes and decodes UTF-8 as they come.
+    """Decodes tokens that stand for bytes: looks up each token's bytes and decodes UTF-8 as they come.
 
     The prompt doesn't matter: a character that the prompt began and the output ends is U+FFFD in both.
     """
 
-    __slots__ = ("_rest", "_table")
+    __slots__ = ("_drops_space", "_rest", "_table")
 
-    def __init__(self, table: Sequence[bytes]) -> None:
+    def __init__(self, table: Mapping[int, bytes] | Sequence[bytes], drops_space: bool = False) -> None:
+        """Start at the beginning of a text.
+
+        table: bytes by token id; empty for tokens that are left out.
+        drops_space: the text's first character is left out if it is a space.
+        """
         self._table = table
-        """Bytes by token id; empty for tokens that are left out."""
+        self._drops_space = drops_space
         self._rest = b""
         """The beginning of a character, at most 3 bytes."""
 
@@ -54,6 +70,9 @@ class ByteDetokenizer:
         data = self._rest
         for token_id in token_ids:
             data += table[token_id]
+        if self._drops_space and data:
+            data = data.removeprefix(b" ")
+            self._drops_space = False
         text, num_used = codecs.utf_8_decode(data, "replace", False)
         self._rest = data[num_used:]
         return text

@@ -6,13 +6,17 @@ Templates come with models, so they run in Jinja's sandbox. The names they may u
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace.core.errors import InvalidPrompt, UnsupportedModel
+from headrace.core.errors import ConfigError, InvalidPrompt, ModelFileDamaged, UnsupportedModel
+from headrace.core.model_files.metadata import read_json
 
 if TYPE_CHECKING:
     import jinja2
 
+SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
+"""Special tokens whose texts templates may use."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -25,7 +29,7 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(source)
         except TemplateError as error:
-            raise UnsupportedModel(f"the model's chat template can't be compiled: {error}") from error
+            raise UnsupportedModel(f"the chat template can't be compiled: {error}") from error
         self._names = names
         """Texts of special tokens, such as bos_token."""
 
@@ -42,6 +46,63 @@ class ChatTemplate:
             Exception
         ) as error:  # a template is a program: it may fail in any way on a conversation it doesn't expect
             raise InvalidPrompt(f"the model's chat template refuses these messages: {error}", "messages") from error
+
+
+def folder_template(folder: Path) -> ChatTemplate | None:
+    """Return the template of a model folder, if it has one. Raises UnsupportedModel, ModelFileDamaged."""
+    config = _tokenizer_config(folder)
+    source = _own_source(folder, config)
+    return ChatTemplate(source, _special_names(config)) if source else None
+
+
+def given_template(template: str, folder: Path) -> ChatTemplate:
+    """Return the template that a user gave instead of the model's own: its text, or the name of its file.
+
+    Raises ConfigError if there is no such file or it is no template.
+    """
+    source = template
+    if not any(mark in template for mark in ("{{", "{%", "{#", "\n")):
+        try:
+            source = Path(template).expanduser().read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"engine.chat_template is {template!r:.80}, must be a template or a file with one: {error}"
+            ) from error
+    try:
+        return ChatTemplate(source, _special_names(_tokenizer_config(folder)))
+    except UnsupportedModel as error:
+        raise ConfigError(f"engine.chat_template: {error}") from error
+
+
+def _own_source(folder: Path, config: dict[str, Any]) -> str | None:
+    """Find a model's default template: chat_template.jinja, or one or several in tokenizer_config.json."""
+    file = folder / "chat_template.jinja"
+    try:
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelFileDamaged(f"{file} can't be read: {error}") from error
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        named = [entry for entry in found if isinstance(entry, dict) and entry.get("name") == "default"]
+        found = named[0].get("template") if named else None
+    return found if isinstance(found, str) else None
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    file = folder / "tokenizer_config.json"
+    return read_json(file) if file.is_file() else {}
+
+
+def _special_names(config: dict[str, Any]) -> dict[str, str]:
+    """Read the texts of special tokens, each a string or an object with `content`."""
+    names = {}
+    for role in SPECIAL_ROLES:
+        found = config.get(role)
+        content = found.get("content") if isinstance(found, dict) else found
+        if isinstance(content, str):
+            names[role] = content
+    return names
 
 
 def _checked(index: int, message: object) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def test_another_header_gets_another_folder(tokenizer_gguf: Make, gguf_path: Pat
 
 
 def test_a_model_folder_is_its_own(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match=r"no tokenizer\.json"):
+    with pytest.raises(UnsupportedModel, match=r"neither tokenizer\.json nor tokenizer\.model"):
         tokenizer_folder(tmp_path)
     (tmp_path / "tokenizer.json").touch()
     assert tokenizer_folder(tmp_path) == tmp_path
@@ -184,14 +184,22 @@ def test_a_model_folder_is_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"tokenizer__ggml__model": "llama"}, UnsupportedModel, "tokenizer model 'llama' isn't built in"),
-        ({"tokenizer__ggml__pre": "tekken"}, UnsupportedModel, "'tekken' isn't built in; there are gpt-2, smollm"),
+        (
+            {"tokenizer__ggml__model": "bert"},
+            UnsupportedModel,
+            "tokenizer model 'bert' isn't built in; there are 'gpt2'",
+        ),
+        ({"tokenizer__ggml__pre": "viking"}, UnsupportedModel, "'viking' isn't built in; there are gpt-2, phi-2"),
         ({"tokenizer__ggml__pre": None}, UnsupportedModel, "pre-tokenizer '' isn't built in"),
         ({"tokenizer__ggml__model": None}, ModelFileDamaged, r"tokenizer\.ggml\.model is missing"),
-        ({"tokenizer__ggml__tokens": ["a", "a"]}, ModelFileDamaged, "has 1 tokens twice"),
+        (
+            {"tokenizer__ggml__tokens": ["a", "a", "b"], "tokenizer__ggml__token_type": [1] * 3},
+            ModelFileDamaged,
+            "1 tokens of the vocabulary are there twice",
+        ),
         ({"tokenizer__ggml__tokens": [1, 2]}, ModelFileDamaged, "holds int, not str"),
-        ({"tokenizer__ggml__merges": ["no such"]}, ModelFileDamaged, "has 'no such', which joins no tokens"),
-        ({"tokenizer__ggml__merges": ["nospace"]}, ModelFileDamaged, "has 'nospace', which joins no tokens"),
+        ({"tokenizer__ggml__merges": ["no such"]}, ModelFileDamaged, "the merge 'no such' joins no tokens"),
+        ({"tokenizer__ggml__merges": ["nospace"]}, ModelFileDamaged, "the merge 'nospace' joins no tokens"),
         ({"tokenizer__ggml__token_type": [1]}, ModelFileDamaged, "has 1 entries for 277 tokens"),
         ({"tokenizer__ggml__bos_token_id": 4000}, ModelFileDamaged, "bos_token_id is 4000, beyond the 277 tokens"),
     ],

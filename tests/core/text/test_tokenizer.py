@@ -60,7 +60,7 @@ def test_ids_of_a_padded_vocabulary_have_no_text(folder: Path, tiny_tokenizer: F
 
 def test_a_broken_tokenizer_file_is_named(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelFileDamaged, match=r"tokenizer\.json can't be read"):
+    with pytest.raises(ModelFileDamaged, match=r"tokenizer\.json: its tokenizer can't be built"):
         FolderTokenizer(folder)
 
 
