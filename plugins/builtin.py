@@ -43,11 +43,15 @@ def headrace_kv_managers() -> list[Provider]:
 
 
 def headrace_runners() -> list[Provider]:
-    """Provide `torch`, and three that need no model: `script`, `kvhash` and `sim`."""
+    """Provide `torch` and `native`, and three that need no model: `script`, `kvhash` and `sim`."""
     from headrace.runners import kvhash, script, sim
+    from headrace.runners.native import options as native
 
     return [
         Provider("torch", _torch, summary="any supported model on the CPU, exact in float32"),
+        Provider(
+            "native", native.build, native.NativeOptions, "C++ kernels on the file's own numbers", runs_in_core=True
+        ),
         Provider("script", script.build, script.ScriptOptions, "emits given tokens, for tests"),
         Provider(
             "kvhash", kvhash.build, kvhash.KVHashOptions, "emits hashes of what the block tables lead to, for tests"

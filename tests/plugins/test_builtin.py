@@ -18,7 +18,7 @@ def test_every_role_has_the_built_in_choices() -> None:
         "scheduler": ["plain"],
         "policy": ["fcfs", "priority"],
         "kv": ["paged", "simple"],
-        "runner": ["kvhash", "script", "sim", "torch"],
+        "runner": ["kvhash", "native", "script", "sim", "torch"],
         "tokenizer": ["huggingface", "symbols"],
     }
 

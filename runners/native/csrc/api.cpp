@@ -1,0 +1,91 @@
+// The C interface. Nothing throws across it: a call that fails returns null or false, and hr_error() says why.
+#include <exception>
+#include <string>
+
+#include "engine.h"
+
+namespace {
+
+thread_local std::string last_error;
+
+template <class Call>
+auto guarded(Call&& call) -> decltype(call()) {
+    try {
+        return call();
+    } catch (const std::exception& error) {
+        last_error = error.what();
+    } catch (...) {
+        last_error = "unknown error";
+    }
+    return {};
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+const char* hr_error() { return last_error.c_str(); }
+
+hr::Team* hr_team_new(int32_t size, int32_t pin) {
+    return guarded([&] { return new hr::Team(size, pin != 0); });
+}
+void hr_team_free(hr::Team* team) { delete team; }
+
+// Rows of the source: (n, k) in the format `source`; order: see Matrix::pack.
+hr::Matrix* hr_matrix_new(hr::Team* team, int32_t format, int32_t n, int32_t k, int32_t source, const uint8_t* rows,
+                          const int32_t* order) {
+    return guarded([&] {
+        auto matrix = std::make_unique<hr::Matrix>(static_cast<hr::Format>(format), n, k);
+        matrix->pack(*team, static_cast<hr::Format>(source), rows, order);
+        return matrix.release();
+    });
+}
+void hr_matrix_free(hr::Matrix* matrix) { delete matrix; }
+
+hr::Engine* hr_engine_new(hr::Team* team, const hr_model* model, const hr_layer* layers) {
+    return guarded([&] { return new hr::Engine(*team, *model, layers); });
+}
+void hr_engine_free(hr::Engine* engine) { delete engine; }
+
+bool hr_step(hr::Engine* engine, const hr_batch* batch) {
+    return guarded([&] {
+        engine->step(*batch);
+        return true;
+    });
+}
+
+bool hr_logits(hr::Engine* engine, const int32_t* tokens, int32_t count, float* out) {
+    return guarded([&] {
+        engine->logits(tokens, count, out);
+        return true;
+    });
+}
+
+// --- single parts, for tests and measurements ---
+
+// out (rows, n) = x (rows, k) times the matrix.
+bool hr_multiply(hr::Team* team, const hr::Matrix* matrix, int32_t mode, const float* x, int32_t rows, float* out) {
+    return guarded([&] {
+        const hr::Mode how = static_cast<hr::Mode>(mode);
+        const int forms = hr::forms_of(*matrix, how);
+        hr::ActivationBuffers buffers;
+        const hr::Activations in = buffers.need(rows, matrix->k, forms, x);
+        if (forms != hr::AS_FLOATS) {
+            for (int row = 0; row < rows; ++row) {
+                hr::quantise_row(x + static_cast<size_t>(row) * matrix->k, row, forms, in);
+            }
+        }
+        const hr::Product product{matrix, nullptr, 0};
+        team->run([&](int) { hr::multiply(*team, how, &product, 1, in, rows, out, matrix->n); });
+        return true;
+    });
+}
+
+// Writes k elements of a file's row as floats.
+void hr_read_row(int32_t format, const uint8_t* row, int32_t k, float* out) {
+    hr::read_row(static_cast<hr::Format>(format), row, k, out);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

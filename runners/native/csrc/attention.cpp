@@ -1,0 +1,293 @@
+// A token's attention is computed in chunks of the context that begin at fixed positions, each with a softmax of its own,
+// merged in their order. So a row's result doesn't depend on who shares its tile, its step or its chunk of a prompt.
+// Source: the merge is that of FlashAttention, Dao et al. 2022, section 3.1.
+#include "attention.h"
+
+#include <cmath>
+
+namespace hr {
+
+namespace {
+
+constexpr int TILE = 6;     // queries of one head of K and V that are computed together
+constexpr int CHUNK = 256;  // tokens of context that are computed together, about
+constexpr float MASKED = -INFINITY;
+
+HR_INLINE floats load_any(const float* p) { return load(p); }
+HR_INLINE floats load_any(const uint16_t* p) { return load_f16(p); }
+
+// One query head of one token.
+struct Query {
+    const float* q;
+    int begin, end;  // the context it sees
+    float* out;
+};
+
+struct Scratch {
+    Buffer<float> scores_, parts_, sums_;
+    float *scores, *part, *total;
+    int score_stride;
+};
+
+template <class T>
+struct View {
+    const T* head;  // of block 0
+    size_t block_stride;
+    const int32_t* table;
+    int head_dim, block_size, width;
+    size_t k_size;
+
+    const T* k(int block) const { return head + block_stride * table[block]; }
+    const T* v(int block) const { return k(block) + k_size; }
+};
+
+// Scores of V * LANES tokens of one block for R queries.
+template <class T, int R, int V>
+HR_INLINE void score_tokens(const T* k, int width, int head_dim, const Query* queries, const T* next, float* scores,
+                            int stride) {
+    floats acc[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) acc[r][v] = zero();
+    }
+    for (int d = 0; d < head_dim; ++d) {
+        floats keys[V];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) keys[v] = load_any(k + static_cast<size_t>(d) * width + v * LANES);
+        prefetch(next + static_cast<size_t>(d) * 2 * V * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const floats q = set1(queries[r].q[d]);
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) acc[r][v] = fmadd(keys[v], q, acc[r][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) store(scores + static_cast<size_t>(r) * stride + v * LANES, acc[r][v]);
+    }
+}
+
+// Adds weights times V of the tokens [begin, end) of a chunk, for dimensions [d, d + N * LANES).
+template <class T, int R, int N>
+HR_INLINE void mix_values(const View<T>& kv, int begin, int end, int chunk, int d, const Scratch& s) {
+    floats acc[R][N];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) acc[r][n] = zero();
+    }
+    for (int position = begin; position < end;) {
+        const int block = position / kv.block_size, first = block * kv.block_size;
+        const int last = std::min(end, first + kv.block_size);
+        const T* values = kv.v(block) + static_cast<size_t>(position - first) * kv.head_dim + d;
+        const float* weights = s.scores + position - chunk;
+        for (; position < last; ++position, values += kv.head_dim, ++weights) {
+            floats v[N];
+#pragma GCC unroll 4
+            for (int n = 0; n < N; ++n) v[n] = load_any(values + n * LANES);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const floats w = set1(weights[r * s.score_stride]);
+#pragma GCC unroll 4
+                for (int n = 0; n < N; ++n) acc[r][n] = fmadd(v[n], w, acc[r][n]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) store(s.part + r * kv.head_dim + d + n * LANES, acc[r][n]);
+    }
+}
+
+// Softmax of one query over a chunk.
+struct Softmax {
+    float highest = MASKED;
+    float sum = 0.0f;
+};
+
+// Turns scores[first, end) into weights, 0 outside the query's context; both bounds are whole vectors.
+Softmax weigh(float* scores, int first, int end, int begin_seen, int end_seen) {
+    for (int i = first; i < std::min(begin_seen, end); ++i) scores[i] = MASKED;
+    for (int i = std::max(first, end_seen); i < end; ++i) scores[i] = MASKED;
+    floats peak = set1(MASKED);
+    for (int i = first; i < end; i += LANES) peak = max_or_nan(peak, load(scores + i));
+    Softmax softmax;
+    softmax.highest = highest(peak);
+    if (softmax.highest == MASKED) {
+        std::memset(scores + first, 0, sizeof(float) * (end - first));
+        return softmax;
+    }
+    floats total = zero();
+    for (int i = first; i < end; i += LANES) {
+        const floats weight = exp(sub(load(scores + i), set1(softmax.highest)));
+        store(scores + i, weight);
+        total = add(total, weight);
+    }
+    softmax.sum = sum(total);
+    return softmax;
+}
+
+// Merges a chunk's part into what came before.
+void merge(Softmax& all, const Softmax& chunk, float* total, const float* part, int head_dim) {
+    if (chunk.highest == MASKED) return;
+    if (all.highest == MASKED) {
+        all = chunk;
+        std::memcpy(total, part, sizeof(float) * head_dim);
+        return;
+    }
+    const float peak = chunk.highest > all.highest ? chunk.highest : all.highest;
+    float shrink[LANES];
+    store(shrink, exp(sub(set1(all.highest), set1(peak))));
+    const float of_total = shrink[0];
+    store(shrink, exp(sub(set1(chunk.highest), set1(peak))));
+    const float of_part = shrink[0];
+    for (int d = 0; d < head_dim; d += LANES) {
+        store(total + d, fmadd(load(part + d), set1(of_part), mul(load(total + d), set1(of_total))));
+    }
+    all.sum = all.sum * of_total + chunk.sum * of_part;
+    all.highest = peak;
+}
+
+template <class T, int R>
+void score_chunk(const View<T>& kv, const Query* queries, int first_block, int end_block, int chunk, const Scratch& s) {
+    for (int block = first_block; block < end_block; ++block) {
+        const T* k = kv.k(block);
+        const T* next = block + 1 < end_block ? kv.k(block + 1) : k;
+        float* scores = s.scores + static_cast<size_t>(block) * kv.block_size - chunk;
+        int at = 0;
+        for (; at + 2 * LANES <= kv.width; at += 2 * LANES) {
+            score_tokens<T, R, 2>(k + at, kv.width, kv.head_dim, queries, next, scores + at, s.score_stride);
+        }
+        if (at < kv.width) {
+            score_tokens<T, R, 1>(k + at, kv.width, kv.head_dim, queries, next, scores + at, s.score_stride);
+        }
+    }
+}
+
+template <class T, int R>
+void attend_tile(const View<T>& kv, const Query* queries, Scratch& s) {
+    int begin = queries[0].begin, end = queries[0].end;
+    for (int r = 1; r < R; ++r) begin = std::min(begin, queries[r].begin), end = std::max(end, queries[r].end);
+    const int step = std::max(1, CHUNK / kv.block_size) * kv.block_size;
+    Softmax all[R];
+    for (int chunk = begin / step * step; chunk < end; chunk += step) {
+        const int first = std::max(chunk, begin), last = std::min(chunk + step, end);
+        score_chunk<T, R>(kv, queries, first / kv.block_size, (last - 1) / kv.block_size + 1, chunk, s);
+        const int first_lane = (first - chunk) / LANES * LANES, end_lane = (last - chunk + LANES - 1) / LANES * LANES;
+        Softmax of_chunk[R];
+        for (int r = 0; r < R; ++r) {
+            of_chunk[r] = weigh(s.scores + r * s.score_stride, first_lane, end_lane, queries[r].begin - chunk,
+                                queries[r].end - chunk);
+        }
+        int d = 0;
+        constexpr int WIDE = R <= 3 ? 4 : 2;
+        for (; d + WIDE * LANES <= kv.head_dim; d += WIDE * LANES) mix_values<T, R, WIDE>(kv, first, last, chunk, d, s);
+        for (; d < kv.head_dim; d += LANES) mix_values<T, R, 1>(kv, first, last, chunk, d, s);
+        for (int r = 0; r < R; ++r) {
+            merge(all[r], of_chunk[r], s.total + r * kv.head_dim, s.part + r * kv.head_dim, kv.head_dim);
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        const floats inverse = set1(1.0f / all[r].sum);
+        const float* total = s.total + r * kv.head_dim;
+        for (int d = 0; d < kv.head_dim; d += LANES) store(queries[r].out + d, mul(load(total + d), inverse));
+    }
+}
+
+template <class T>
+void attend_unit(const AttentionInput& in, int row, int unit, float* out) {
+    const CacheShape& shape = in.shape;
+    const int per_head = in.num_query_heads / shape.num_heads;
+    const int first_token = in.starts[row], rows = (in.starts[row + 1] - first_token) * per_head;
+    const int tiles = (rows + TILE - 1) / TILE, head = unit / tiles, tile = unit % tiles;
+    const int begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
+    const View<T> kv{reinterpret_cast<const T*>(in.cache) + shape.head_size() * head,
+                     shape.block_size_elements(),
+                     in.tables + static_cast<size_t>(row) * in.table_stride,
+                     shape.head_dim,
+                     shape.block_size,
+                     shape.width(),
+                     shape.k_size()};
+    Query queries[TILE];
+    for (int i = begin; i < end; ++i) {
+        const int token = first_token + i / per_head, query_head = head * per_head + i % per_head;
+        const int seen = in.positions[token] + 1;
+        queries[i - begin] = {in.queries + static_cast<size_t>(token) * in.query_stride + query_head * shape.head_dim,
+                              in.window > 0 ? std::max(0, seen - in.window) : 0, seen,
+                              out + (static_cast<size_t>(token) * in.num_query_heads + query_head) * shape.head_dim};
+    }
+    thread_local Scratch s;
+    s.score_stride = std::max(CHUNK, shape.block_size) + shape.width() + LANES;
+    s.scores = s.scores_.need(static_cast<size_t>(TILE) * s.score_stride);
+    s.part = s.parts_.need(static_cast<size_t>(TILE) * shape.head_dim);
+    s.total = s.sums_.need(static_cast<size_t>(TILE) * shape.head_dim);
+    switch (end - begin) {
+        case 1: attend_tile<T, 1>(kv, queries, s); break;
+        case 2: attend_tile<T, 2>(kv, queries, s); break;
+        case 3: attend_tile<T, 3>(kv, queries, s); break;
+        case 4: attend_tile<T, 4>(kv, queries, s); break;
+        case 5: attend_tile<T, 5>(kv, queries, s); break;
+        default: attend_tile<T, 6>(kv, queries, s); break;
+    }
+}
+
+template <class T>
+void write_token(const CacheShape& shape, T* cache, int64_t slot, const float* k, const float* v, void (*put)(T*, const float*, int, int)) {
+    const int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
+    T* head = cache + shape.block_size_elements() * block;
+    for (int h = 0; h < shape.num_heads; ++h, head += shape.head_size(), k += shape.head_dim, v += shape.head_dim) {
+        put(head + offset, k, shape.head_dim, shape.width());
+        put(head + shape.k_size() + offset * shape.head_dim, v, shape.head_dim, 1);
+    }
+}
+
+void put_floats(float* to, const float* from, int count, int stride) {
+    for (int i = 0; i < count; ++i) to[static_cast<size_t>(i) * stride] = from[i];
+}
+
+void put_halves(uint16_t* to, const float* from, int count, int stride) {
+    for (int i = 0; i < count; i += LANES) {
+        uint16_t eight[LANES];
+        store_f16(eight, load(from + i));
+        for (int j = 0; j < LANES; ++j) to[static_cast<size_t>(i + j) * stride] = eight[j];
+    }
+}
+
+}  // namespace
+
+void write_cache(const CacheShape& shape, uint8_t* cache, int64_t slot, const float* k, const float* v) {
+    if (shape.is_half) {
+        write_token(shape, reinterpret_cast<uint16_t*>(cache), slot, k, v, put_halves);
+    } else {
+        write_token(shape, reinterpret_cast<float*>(cache), slot, k, v, put_floats);
+    }
+}
+
+int count_units(const AttentionInput& in, int32_t* units) {
+    const int per_head = in.num_query_heads / in.shape.num_heads;
+    units[0] = 0;
+    for (int row = 0; row < in.num_rows; ++row) {
+        const int queries = (in.starts[row + 1] - in.starts[row]) * per_head;
+        units[row + 1] = units[row] + in.shape.num_heads * ((queries + TILE - 1) / TILE);
+    }
+    return units[in.num_rows];
+}
+
+void attend(Team& team, const AttentionInput& in, const int32_t* units, float* out) {
+    team.share(units[in.num_rows], 1, [&](int begin, int end) {
+        for (int unit = begin; unit < end; ++unit) {
+            const int row = static_cast<int>(std::upper_bound(units, units + in.num_rows + 1, unit) - units) - 1;
+            if (in.shape.is_half) {
+                attend_unit<uint16_t>(in, row, unit - units[row], out);
+            } else {
+                attend_unit<float>(in, row, unit - units[row], out);
+            }
+        }
+    });
+}
+
+}  // namespace hr

@@ -1,0 +1,53 @@
+// Attention over a paged K/V cache, and the cache itself.
+//
+// A block of one head holds K as [head_dim][width] and V as [block_size][head_dim], side by side; `width` is the block
+// size rounded up to whole vectors. With K that way round, scores of a block's tokens are vectors: nothing is ever
+// added across lanes. Numbers are floats or f16.
+#pragma once
+
+#include <cstdint>
+
+#include "memory.h"
+#include "team.h"
+
+namespace hr {
+
+struct CacheShape {
+    int num_heads;  // of K and V
+    int head_dim;   // a multiple of LANES
+    int block_size;
+    bool is_half;
+
+    int width() const { return (block_size + LANES - 1) / LANES * LANES; }
+    size_t k_size() const { return static_cast<size_t>(head_dim) * width(); }
+    size_t head_size() const { return k_size() + static_cast<size_t>(head_dim) * block_size; }
+    size_t block_size_elements() const { return head_size() * num_heads; }
+    size_t bytes_per_block() const { return block_size_elements() * (is_half ? sizeof(uint16_t) : sizeof(float)); }
+};
+
+// Writes the K and V of one token; k and v: (num_heads, head_dim).
+void write_cache(const CacheShape& shape, uint8_t* cache, int64_t slot, const float* k, const float* v);
+
+// What one layer's attention of a step reads.
+struct AttentionInput {
+    CacheShape shape;
+    const uint8_t* cache;      // of this layer
+    const float* queries;      // rows of `query_stride` floats, num_query_heads * head_dim of them used, scaled
+    int query_stride;
+    int num_query_heads;
+    int window;                // tokens a query sees, itself included; 0: all
+    const int32_t* starts;     // (rows + 1,) where each row's tokens begin
+    const int32_t* positions;  // of each token
+    const int32_t* tables;     // (rows, table_stride)
+    int table_stride;
+    int num_rows;
+};
+
+// Called by all members of a region alike. out: (tokens, num_query_heads * head_dim). units: (num_rows + 1,) scratch that
+// all members share, filled in before by count_units.
+void attend(Team& team, const AttentionInput& in, const int32_t* units, float* out);
+
+// Counts the pieces of work of each row, added up: units[r] comes before row r. Returns the total.
+int count_units(const AttentionInput& in, int32_t* units);
+
+}  // namespace hr

@@ -1,0 +1,235 @@
+#include "gemm.h"
+
+#include <array>
+
+#include "elementwise.h"
+#include "kernels.h"
+
+namespace hr {
+
+namespace {
+
+// Rows that share one expansion of a panel, and whose outputs stay in the first cache.
+constexpr int ROW_BLOCK = 96;
+// Depths taken at once, so that weights stay in the first cache too. Few rows need no reuse: there, short pieces let
+// the processor read ahead while it multiplies.
+constexpr int DEPTHS_MANY_ROWS = 512;
+constexpr int DEPTHS_FEW_ROWS = 32;
+constexpr int PREFETCH_BYTES = 2048;
+
+using Tile = float[ROW_BLOCK * COLUMNS];
+
+// Where the inputs of a tile's rows are, from the first depth of a piece on.
+template <class Number>
+struct Inputs {
+    const Number* numbers[TILE];
+    const float* scale[TILE];
+    const float* sum[TILE];
+};
+
+// Compiled once for each number of rows; not inlined, since formats share them.
+template <Format F, int R>
+__attribute__((noinline)) void floats_tile(const uint8_t* from, const Inputs<float>& in, int depths, float* out) {
+    kernel::floats_tile<F, R>(from, in.numbers, depths, out);
+}
+template <int SPAN, bool HAS_MINIMUM, int R>
+__attribute__((noinline)) void tile16(const Expanded& w, const Inputs<int16_t>& in, int depths, float* out) {
+    kernel::tile16<R, SPAN, HAS_MINIMUM>(w, in.numbers, in.scale, in.sum, depths, out);
+}
+template <int R>
+__attribute__((noinline)) void tile8(const Expanded& w, const Inputs<int8_t>& in, int depths, float* out) {
+    kernel::tile8<R>(w, in.numbers, in.scale, in.sum, depths, out);
+}
+
+template <Format F>
+constexpr auto FLOATS_TILES = std::array{floats_tile<F, 1>, floats_tile<F, 2>, floats_tile<F, 3>,
+                                         floats_tile<F, 4>, floats_tile<F, 5>, floats_tile<F, 6>};
+template <int SPAN, bool HAS_MINIMUM>
+constexpr auto TILES16 = std::array{tile16<SPAN, HAS_MINIMUM, 1>, tile16<SPAN, HAS_MINIMUM, 2>,
+                                    tile16<SPAN, HAS_MINIMUM, 3>, tile16<SPAN, HAS_MINIMUM, 4>,
+                                    tile16<SPAN, HAS_MINIMUM, 5>, tile16<SPAN, HAS_MINIMUM, 6>};
+constexpr auto TILES8 = std::array{tile8<1>, tile8<2>, tile8<3>, tile8<4>, tile8<5>, tile8<6>};
+
+// Splits rows into tiles of nearly equal size and calls run(first row, number of rows) for each.
+template <class Run>
+HR_INLINE void for_tiles(int rows, Run&& run) {
+    const int tiles = (rows + TILE - 1) / TILE;
+    for (int i = 0; i < tiles; ++i) {
+        const int begin = rows * i / tiles;
+        run(begin, rows * (i + 1) / tiles - begin);
+    }
+}
+
+HR_INLINE void prefetch_ahead(const uint8_t* from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) prefetch(from + PREFETCH_BYTES + i);
+}
+
+template <Format F>
+void panel_of_floats(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
+    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS / 2;
+    for (int depth = 0; depth < in.k; depth += step) {
+        const int depths = std::min(step, in.k - depth);
+        const uint8_t* from = panel + static_cast<size_t>(depth) * LAYOUTS[static_cast<int>(F)].panel_bytes;
+        prefetch_ahead(from, static_cast<size_t>(depths) * LAYOUTS[static_cast<int>(F)].panel_bytes);
+        for_tiles(rows, [&](int first, int size) {
+            Inputs<float> tile;
+            for (int r = 0; r < size; ++r) {
+                tile.numbers[r] = in.floats + static_cast<size_t>(row + first + r) * in.k + depth;
+            }
+            FLOATS_TILES<F>[size - 1](from, tile, depths, out + first * COLUMNS);
+        });
+    }
+}
+
+template <class Number>
+HR_INLINE Inputs<Number> inputs_at(const Number* numbers, const float* scale, const float* sum, int k, size_t row, int size,
+                                   int depth) {
+    Inputs<Number> tile;
+    for (int r = 0; r < size; ++r) {
+        const size_t group = (row + r) * (k / GROUP) + depth / GROUP;
+        tile.numbers[r] = numbers + (row + r) * k + depth;
+        tile.scale[r] = scale + group;
+        tile.sum[r] = sum + group;
+    }
+    return tile;
+}
+
+template <Format F>
+void panel_of_16(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
+    using Traits = expand::Traits<F>;
+    Expanded w;
+    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS;
+    const size_t bytes_per_group = hr::panel_bytes(F, in.k) / (in.k / GROUP);
+    for (int depth = 0; depth < in.k; depth += step) {
+        const int depths = std::min(step, in.k - depth);
+        prefetch_ahead(panel + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
+        expand::to16<F>(panel, depth, depths, w);
+        for_tiles(rows, [&](int first, int size) {
+            const auto tile = inputs_at(in.numbers16, in.scale16, in.sum16, in.k, row + first, size, depth);
+            TILES16<Traits::SPAN, Traits::HAS_MINIMUM>[size - 1](w, tile, depths, out + first * COLUMNS);
+        });
+    }
+}
+
+template <Format F>
+void panel_of_8(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
+    Expanded w;
+    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS;
+    const size_t bytes_per_group = hr::panel_bytes(F, in.k) / (in.k / GROUP);
+    for (int depth = 0; depth < in.k; depth += step) {
+        const int depths = std::min(step, in.k - depth);
+        prefetch_ahead(panel + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
+        expand::to8<F>(panel, depth, depths, w);
+        for_tiles(rows, [&](int first, int size) {
+            const auto tile = inputs_at(in.numbers8, in.scale8, in.sum8, in.k, row + first, size, depth);
+            TILES8[size - 1](w, tile, depths, out + first * COLUMNS);
+        });
+    }
+}
+
+// Adds rows [row, row + rows) times one panel to out (rows, COLUMNS).
+using PanelProduct = void (*)(const uint8_t* panel, const Activations& in, int row, int rows, float* out);
+
+PanelProduct panel_product(Format format, Mode mode) {
+    const bool is_fast = mode == Mode::FAST;
+    switch (format) {
+        case Format::F32: return panel_of_floats<Format::F32>;
+        case Format::F16: return panel_of_floats<Format::F16>;
+        case Format::BF16: return panel_of_floats<Format::BF16>;
+        case Format::Q8_0: return panel_of_16<Format::Q8_0>;
+        case Format::Q4_0: return is_fast ? panel_of_8<Format::Q4_0> : panel_of_16<Format::Q4_0>;
+        case Format::Q4_1: return is_fast ? panel_of_8<Format::Q4_1> : panel_of_16<Format::Q4_1>;
+        case Format::Q5_0: return panel_of_16<Format::Q5_0>;
+        case Format::Q4_K: return is_fast ? panel_of_8<Format::Q4_K> : panel_of_16<Format::Q4_K>;
+        default: return panel_of_16<Format::Q6_K>;
+    }
+}
+
+void start_tile(const Product& product, int first_column, int rows, float* tile) {
+    if (product.bias == nullptr) {
+        std::memset(tile, 0, sizeof(float) * static_cast<size_t>(rows) * COLUMNS);
+        return;
+    }
+    const int count = std::min(COLUMNS, product.matrix->n - first_column);
+    for (int r = 0; r < rows; ++r) {
+        for (int i = 0; i < COLUMNS; ++i) tile[r * COLUMNS + i] = i < count ? product.bias[first_column + i] : 0.0f;
+    }
+}
+
+void write_tile(const float* tile, int rows, int count, float* out, int stride) {
+    for (int r = 0; r < rows; ++r) {
+        float* to = out + static_cast<size_t>(r) * stride;
+        const float* from = tile + r * COLUMNS;
+        if (count == COLUMNS) {
+            store(to, load(from));
+            store(to + LANES, load(from + LANES));
+        } else {
+            std::memcpy(to, from, sizeof(float) * count);
+        }
+    }
+}
+
+void multiply_panel(const Product& product, PanelProduct run, int index, const Activations& in, int rows, float* out,
+                    int stride) {
+    const Matrix& matrix = *product.matrix;
+    const int column = index * COLUMNS, count = std::min(COLUMNS, matrix.n - column);
+    alignas(64) Tile tile;
+    for (int row = 0; row < rows; row += ROW_BLOCK) {
+        const int block = std::min(ROW_BLOCK, rows - row);
+        start_tile(product, column, block, tile);
+        run(matrix.panel(index), in, row, block, tile);
+        write_tile(tile, block, count, out + static_cast<size_t>(row) * stride + product.column + column, stride);
+    }
+}
+
+}  // namespace
+
+int forms_of(const Matrix& matrix, Mode mode) {
+    switch (matrix.format) {
+        case Format::F32:
+        case Format::F16:
+        case Format::BF16: return AS_FLOATS;
+        case Format::Q4_0:
+        case Format::Q4_1:
+        case Format::Q4_K: return mode == Mode::FAST ? AS_8_BIT : AS_16_BIT;
+        default: return AS_16_BIT;
+    }
+}
+
+void multiply(Team& team, Mode mode, const Product* products, int count, const Activations& inputs, int rows, float* out,
+              int stride) {
+    int total = 0;
+    for (int i = 0; i < count; ++i) total += products[i].matrix->num_panels;
+    team.share(total, [&](int begin, int end) {
+        const Product* product = products;
+        for (int index = begin; index < end; ++index) {
+            int within = index;
+            for (product = products; within >= product->matrix->num_panels; ++product) {
+                within -= product->matrix->num_panels;
+            }
+            multiply_panel(*product, panel_product(product->matrix->format, mode), within, inputs, rows, out, stride);
+        }
+    });
+}
+
+void multiply_gated(Team& team, Mode mode, Gate gate, const Matrix& gates, const Matrix& ups, const Activations& inputs,
+                    int rows, float* out) {
+    const PanelProduct run_gate = panel_product(gates.format, mode), run_up = panel_product(ups.format, mode);
+    team.share(gates.num_panels, [&](int begin, int end) {
+        alignas(64) Tile gate_tile, up_tile;
+        for (int index = begin; index < end; ++index) {
+            const int column = index * COLUMNS, count = std::min(COLUMNS, gates.n - column);
+            for (int row = 0; row < rows; row += ROW_BLOCK) {
+                const int block = std::min(ROW_BLOCK, rows - row);
+                std::memset(gate_tile, 0, sizeof(float) * block * COLUMNS);
+                std::memset(up_tile, 0, sizeof(float) * block * COLUMNS);
+                run_gate(gates.panel(index), inputs, row, block, gate_tile);
+                run_up(ups.panel(index), inputs, row, block, up_tile);
+                apply_gate(gate, gate_tile, up_tile, block * COLUMNS);
+                write_tile(gate_tile, block, count, out + static_cast<size_t>(row) * gates.n + column, gates.n);
+            }
+        }
+    });
+}
+
+}  // namespace hr

@@ -1,0 +1,94 @@
+// AVX2, FMA and F16C.
+#pragma once
+
+#include <immintrin.h>
+
+namespace hr {
+
+using floats = __m256;
+using bits = __m256i;
+
+HR_INLINE floats zero() { return _mm256_setzero_ps(); }
+HR_INLINE floats set1(float x) { return _mm256_set1_ps(x); }
+HR_INLINE floats load(const float* p) { return _mm256_loadu_ps(p); }
+HR_INLINE void store(float* p, floats v) { _mm256_storeu_ps(p, v); }
+HR_INLINE floats add(floats a, floats b) { return _mm256_add_ps(a, b); }
+HR_INLINE floats sub(floats a, floats b) { return _mm256_sub_ps(a, b); }
+HR_INLINE floats mul(floats a, floats b) { return _mm256_mul_ps(a, b); }
+HR_INLINE floats div(floats a, floats b) { return _mm256_div_ps(a, b); }
+HR_INLINE floats fmadd(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
+HR_INLINE floats fnmadd(floats a, floats b, floats c) { return _mm256_fnmadd_ps(a, b, c); }
+// Where a lane of the second operand is NaN, the result is NaN.
+HR_INLINE floats min_or_nan(floats a, floats b) { return _mm256_min_ps(a, b); }
+HR_INLINE floats max_or_nan(floats a, floats b) { return _mm256_max_ps(a, b); }
+HR_INLINE floats magnitude(floats v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+HR_INLINE floats round_even(floats v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+HR_INLINE floats zero_where_below(floats x, floats limit, floats v) {
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), v);
+}
+// 2^n for whole numbers n of [-126, 127].
+HR_INLINE floats power_of_two(floats n) {
+    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+}
+
+HR_INLINE floats load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+HR_INLINE void store_f16(uint16_t* p, floats v) {
+    _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+HR_INLINE floats load_bf16(const uint16_t* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
+}
+HR_INLINE floats load_u8(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+HR_INLINE floats load_s8(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+
+HR_INLINE bits zero_bits() { return _mm256_setzero_si256(); }
+HR_INLINE bits load_bits(const void* p) { return _mm256_loadu_si256((const __m256i*)p); }
+HR_INLINE void store_bits(void* p, bits v) { _mm256_storeu_si256((__m256i*)p, v); }
+HR_INLINE bits and_bits(bits a, bits b) { return _mm256_and_si256(a, b); }
+HR_INLINE bits or_bits(bits a, bits b) { return _mm256_or_si256(a, b); }
+HR_INLINE bits set16(int16_t x) { return _mm256_set1_epi16(x); }
+HR_INLINE bits add16(bits a, bits b) { return _mm256_add_epi16(a, b); }
+HR_INLINE bits sub16(bits a, bits b) { return _mm256_sub_epi16(a, b); }
+HR_INLINE bits add32(bits a, bits b) { return _mm256_add_epi32(a, b); }
+template <int N> HR_INLINE bits shift_right16(bits v) { return _mm256_srli_epi16(v, N); }
+template <int N> HR_INLINE bits shift_left16(bits v) { return _mm256_slli_epi16(v, N); }
+// 16 signed bytes to 16-bit lanes.
+HR_INLINE bits widen_s8(const int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)); }
+// Four bytes to every 32-bit lane.
+HR_INLINE bits broadcast32(const void* p) {
+    int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return _mm256_set1_epi32(word);
+}
+// 16-bit products of neighbours, added in 32 bits.
+HR_INLINE bits multiply_pairs16(bits a, bits b) { return _mm256_madd_epi16(a, b); }
+// Products of unsigned by signed bytes, neighbours added in 16 bits; the caller rules out saturation.
+HR_INLINE bits multiply_pairs8(bits unsigned_bytes, bits signed_bytes) {
+    return _mm256_maddubs_epi16(unsigned_bytes, signed_bytes);
+}
+HR_INLINE floats to_floats(bits words) { return _mm256_cvtepi32_ps(words); }
+// Rounds to nearest even; NaN becomes some number.
+HR_INLINE bits to_words(floats v) { return _mm256_cvtps_epi32(v); }
+HR_INLINE void store_words_as16(int16_t* p, bits words) {
+    const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i*)p, packed);
+}
+HR_INLINE void store_words_as8(int8_t* p, bits words) {
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(half, half));
+}
+// Swaps the second and third 16-bit number of each four.
+HR_INLINE void store_words_as16_crossed(int16_t* p, bits words) {
+    const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i*)p, _mm_shufflehi_epi16(_mm_shufflelo_epi16(packed, 0xD8), 0xD8));
+}
+
+HR_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+HR_INLINE void pause() { _mm_pause(); }
+
+}  // namespace hr

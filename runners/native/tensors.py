@@ -1,0 +1,184 @@
+"""Tensors of a model as its files hold them: bytes, shape and format, memory-mapped. No torch, no copies."""
+
+import json
+import mmap
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from headrace.core.errors import ModelFileDamaged, ModelNotFound, UnsupportedModel
+from headrace.core.model_files.gguf import QUANT_TYPES, GGUFFile
+from headrace.core.model_files.metadata import read_json
+from headrace.runners.native.folder_spec import read_folder
+from headrace.runners.native.gguf_spec import read_gguf
+from headrace.runners.native.library import FORMATS
+from headrace.runners.native.spec import ModelSpec
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_MAX_HEADER_BYTES = 1 << 27
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+_QUANTS = {quant.name: quant for quant in QUANT_TYPES.values()}
+
+
+class RawTensor(Struct, frozen=True):
+    """One tensor of a file."""
+
+    shape: tuple[int, ...]
+    """Outermost dimension first."""
+    format: str
+    """As GGUF names it: F32, F16, BF16, Q8_0 and so on."""
+    data: NDArray[np.uint8]
+    """(nbytes,), read-only; what keeps the file mapped."""
+
+
+class TensorFile(Protocol):
+    """The open file or files of one model."""
+
+    path: Path
+    is_gguf: bool
+    """Whose names tensors have: GGUF's or Hugging Face's."""
+
+    def spec(self) -> ModelSpec:
+        """Read the model's spec. Raises ModelFileDamaged, UnsupportedModel."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """List all tensors."""
+
+    def tensor(self, name: str) -> RawTensor:
+        """Return a tensor that shapes() lists."""
+
+
+def open_tensors(path: Path) -> TensorFile:
+    """Open a model folder or GGUF file. Raises ModelError."""
+    return FolderTensors(path) if path.is_dir() else GGUFTensors(path)
+
+
+class GGUFTensors:
+    """A GGUF file. Implements TensorFile."""
+
+    is_gguf = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = GGUFFile(path)
+
+    def spec(self) -> ModelSpec:
+        """Read the metadata."""
+        return read_gguf(self._file)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """List all tensors."""
+        return {name: info.shape for name, info in self._file.tensors.items()}
+
+    def tensor(self, name: str) -> RawTensor:
+        """Return a tensor as it is; types that the library can't read are dequantised to F32."""
+        info, raw = self._file.tensors[name], self._file.raw(name)
+        if info.type in FORMATS:
+            return RawTensor(info.shape, info.type, raw)
+        return RawTensor(info.shape, "F32", _dequantised(raw, info.type, info.shape[-1]))
+
+
+def _dequantised(raw: NDArray[np.uint8], quant: str, row_length: int) -> NDArray[np.uint8]:
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    row_bytes = row_length // _QUANTS[quant].block_size * _QUANTS[quant].block_bytes
+    values: NDArray[np.float32] = dequantize(raw.reshape(-1, row_bytes), GGMLQuantizationType[quant])
+    return np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint8)
+
+
+class FolderTensors:
+    """A Hugging Face folder: config.json and safetensors files, single or sharded. Implements TensorFile."""
+
+    is_gguf = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: dict[str, RawTensor] = {}
+        for shard in _shards(path):
+            for name, tensor in read_safetensors(path / shard).items():
+                if name in self._found:
+                    raise ModelFileDamaged(f"{path}: tensor {name} is in two files")
+                self._found[name] = tensor
+
+    def spec(self) -> ModelSpec:
+        """Read config.json."""
+        config = self.path / "config.json"
+        return read_folder(str(config), read_json(config))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """List all tensors."""
+        return {name: tensor.shape for name, tensor in self._found.items()}
+
+    def tensor(self, name: str) -> RawTensor:
+        """Return a tensor as it is."""
+        return self._found[name]
+
+
+def _shards(folder: Path) -> list[str]:
+    if (folder / _SINGLE).is_file():
+        return [_SINGLE]
+    if not (folder / _INDEX).is_file():
+        raise ModelNotFound(f"{folder} has neither {_SINGLE} nor {_INDEX}; other weight files aren't supported")
+    places = read_json(folder / _INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ModelFileDamaged(f"{folder / _INDEX}: weight_map is {places!r:.80}, must name a file for each tensor")
+    shards = sorted({str(shard) for shard in places.values()})
+    outside = [shard for shard in shards if Path(shard).name != shard]
+    if outside:
+        raise ModelFileDamaged(f"{folder / _INDEX}: {outside[0]!r:.80} must be a file of this folder")
+    return shards
+
+
+def read_safetensors(path: Path) -> dict[str, RawTensor]:
+    """Map a safetensors file, every place in it checked. Raises ModelFileDamaged, UnsupportedModel.
+
+    Source: the safetensors format, huggingface/safetensors README.
+    """
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ModelFileDamaged(f"{path} can't be read: {error}") from error
+    header_bytes = struct.unpack_from("<Q", mapped)[0] if len(mapped) >= 8 else len(mapped)
+    if header_bytes > min(len(mapped) - 8, _MAX_HEADER_BYTES):
+        raise ModelFileDamaged(f"{path}: its header of {header_bytes} bytes goes beyond the end of the file")
+    try:
+        header = json.loads(mapped[8 : 8 + header_bytes])
+    except ValueError as error:
+        raise ModelFileDamaged(f"{path}: its header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise ModelFileDamaged(f"{path}: its header is no object")
+    data = np.frombuffer(mapped, np.uint8)[8 + header_bytes :]
+    return {name: _entry(path, name, entry, data) for name, entry in header.items() if name != "__metadata__"}
+
+
+class _Entry(Struct, frozen=True):
+    """One tensor of a safetensors header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def _entry(path: Path, name: str, entry: Any, data: NDArray[np.uint8]) -> RawTensor:
+    from headrace.runners.models.checks import checked
+
+    found = checked(f"{path}: tensor {name}", _Entry, entry)
+    if found.dtype not in _ITEM_BYTES:
+        raise UnsupportedModel(f"{path}: tensor {name} is {found.dtype}; readable are {', '.join(_ITEM_BYTES)}")
+    begin, end = found.data_offsets
+    count = 1
+    for size in found.shape:
+        count *= size
+    if not 0 <= begin <= end <= len(data) or min(found.shape, default=0) < 0:
+        raise ModelFileDamaged(f"{path}: tensor {name} goes beyond the end of the file; download it again")
+    if end - begin != count * _ITEM_BYTES[found.dtype]:
+        raise ModelFileDamaged(f"{path}: tensor {name} {found.shape} {found.dtype} has {end - begin} bytes")
+    return RawTensor(found.shape, found.dtype, data[begin:end])
