@@ -21,6 +21,8 @@ log = logging.getLogger("headrace")
 FAILED = 1
 _BACKLOG = 2048
 _CLOSE_DEADLINE_S = 2
+_KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, so that it is them who close."""
 
 
 def run(engine: Engine, options: ServerOptions, root: str, announce: Callable[[str], None]) -> int:
@@ -120,6 +122,7 @@ async def _serve(service: Service, listener: socket.socket, stop: Stop, announce
         log_config=None,
         access_log=False,
         proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         server_header=False,
         date_header=False,
         backlog=_BACKLOG,
