@@ -49,9 +49,12 @@ class GGUFBuilder:
             case str():
                 return self.STRING, self.text(value)
             case list():
-                type_id = self.I32 if value and isinstance(value[0], int) else self.STRING
-                items = [struct.pack("<i", item) if type_id == self.I32 else self.text(item) for item in value]
-                return self.ARRAY, struct.pack("<IQ", type_id, len(value)) + b"".join(items)
+                type_id = {int: self.I32, float: self.F32}.get(type(value[0]) if value else str, self.STRING)
+                if type_id == self.STRING:
+                    payload = b"".join(map(self.text, value))
+                else:
+                    payload = struct.pack(f"<{len(value)}{'i' if type_id == self.I32 else 'f'}", *value)
+                return self.ARRAY, struct.pack("<IQ", type_id, len(value)) + payload
         raise TypeError(value)
 
     def key(self, name: str, value: Any) -> "GGUFBuilder":

@@ -1,10 +1,10 @@
-import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizing import texts
 
 from headrace.core.errors import ModelFileDamaged, UnsupportedModel
 from headrace.core.model_files.gguf import GGUFFile
@@ -12,17 +12,6 @@ from headrace.core.text.convert import tokenizer_folder
 from headrace.core.text.tokenizer import FolderTokenizer
 
 Make = Callable[..., Any]
-PIECES = [
-    *("Hello", " world", "the", " the", "naïve", "世界", "😀", "👩\u200d👧", "é", "e\u0301", "ﬁ", "\u00a0", "½", "٣"),
-    *("0", "1234", " 42", "3.14", "\t", "\n", "\n\n", "  ", "    ", "\r\n", "a\x04b", "\x7f", "\u200b", "\ufffd"),
-    *("'s", "'S", "don't", "I'll", "!?", "...", " (", ")", "_", "<|im_end|>", "<|im_start|>", "<|", "|>", "ß", "ǅ"),
-]
-
-
-def texts(count: int) -> list[str]:
-    """Draw texts of 1 to 12 pieces, and the empty one."""
-    rng = random.Random(5)
-    return ["", *("".join(rng.choices(PIECES, k=rng.randint(1, 12))) for _ in range(count - 1))]
 
 
 @pytest.fixture
