@@ -1,4 +1,4 @@
-"""Signals, draining, sockets, and the command itself."""
+"""Signals, draining, and the command itself."""
 
 import http.client
 import os
@@ -12,10 +12,6 @@ from pathlib import Path
 import pytest
 from engines import kvhash
 from servers import serving
-
-from headrace.core.errors import ConfigError
-from headrace.server.options import ServerOptions
-from headrace.server.run import open_socket
 
 LONG = {"prompt": "Hello", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
 
@@ -82,51 +78,6 @@ def test_F01_the_server_ends_with_1_when_its_engine_has_ended():
         assert b'"error"' in answer
         assert answer.count(b"[DONE]") == 1
         assert server.exit_code.result(60) == 1
-
-
-def test_a_taken_port_is_told_with_its_options():
-    with open_socket(ServerOptions(port=0)) as listener:
-        listener.listen()
-        port = listener.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"--port {port}"), open_socket(ServerOptions(port=port)):
-            pass
-
-
-def test_an_unknown_host_is_told():
-    options = ServerOptions(host="no.such.host.invalid")
-    with pytest.raises(ConfigError, match="--host no.such.host.invalid"), open_socket(options):
-        pass
-
-
-def test_a_unix_socket_serves_and_is_gone_afterwards(tmp_path):
-    path = tmp_path / "socket"
-    with serving(uds=str(path)) as server:
-        assert server.address == f"unix:{path}"
-        connection = http.client.HTTPConnection("localhost")
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(str(path))
-        connection.request("GET", "/health")
-        assert connection.getresponse().status == 200
-        connection.close()
-    assert not path.exists()
-
-
-def test_a_stale_unix_socket_is_replaced_and_a_live_one_is_not(tmp_path):
-    path = str(tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(path)
-    with open_socket(ServerOptions(uds=path)) as listener:
-        listener.listen()
-        with pytest.raises(ConfigError, match="--uds"), open_socket(ServerOptions(uds=path)):
-            pass
-
-
-def test_a_file_is_never_replaced_by_a_socket(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("mine")
-    with pytest.raises(ConfigError, match="--uds"), open_socket(ServerOptions(uds=str(file))):
-        pass
-    assert file.read_text() == "mine"
 
 
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path):

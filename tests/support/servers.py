@@ -16,8 +16,9 @@ import uvloop
 from engines import HANG_GUARD_S, check_idle, kvhash
 
 from headrace import Engine
+from headrace.server.listen import open_socket
 from headrace.server.options import ServerOptions
-from headrace.server.run import Stop, open_socket, serve
+from headrace.server.run import Stop, serve
 
 
 class Server:
@@ -53,9 +54,10 @@ class Server:
         return self.run(self.engine.stats()).finished
 
     def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
-        """Do what a signal does."""
+        """Do what a signal does; nothing, if the server has ended."""
         assert self.stop is not None
-        self.loop.call_soon_threadsafe(self.stop.ask, number)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self.stop.ask, number)
 
     def client(self, **options: Any) -> openai.OpenAI:
         """Make an official client, which must be closed."""
