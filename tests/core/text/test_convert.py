@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Regex, pre_tokenizers
 from tokenizing import texts
 
 from headrace.core.errors import ModelFileDamaged, UnsupportedModel
 from headrace.core.model_files.gguf import GGUFFile
+from headrace.core.text.bytelevel import PRE_TOKENIZERS
 from headrace.core.text.convert import tokenizer_folder
 from headrace.core.text.tokenizer import FolderTokenizer
 
@@ -97,7 +99,19 @@ def vocabulary(path: Path) -> tuple[dict[str, int], list[tuple[str, ...]]]:
     return {token: index for index, token in enumerate(tokens)}, [tuple(merge.split(" ")) for merge in merges]
 
 
-@pytest.mark.parametrize(("pre", "name"), [("gpt-2", "GPT2Tokenizer"), ("qwen2", "Qwen2Tokenizer")])
+CLASSES = {
+    "gpt-2": "GPT2Tokenizer",
+    "phi-2": "CodeGenTokenizer",
+    "mpt": "GPTNeoXTokenizer",
+    "olmo": "GPTNeoXTokenizer",
+    "command-r": "CohereTokenizer",
+    "qwen2": "Qwen2Tokenizer",
+    "deepseek-r1-qwen": "Qwen2Tokenizer",
+    "qwen35": "Qwen3_5Tokenizer",
+}
+
+
+@pytest.mark.parametrize(("pre", "name"), CLASSES.items())
 def test_a_pre_tokenizer_cuts_like_the_models_own(tokenizer_gguf: Make, gguf_path: Path, pre: str, name: str) -> None:
     transformers = pytest.importorskip("transformers")
     gguf_path.write_bytes(tokenizer_gguf(pre).build())
@@ -107,6 +121,19 @@ def test_a_pre_tokenizer_cuts_like_the_models_own(tokenizer_gguf: Make, gguf_pat
     theirs.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     for text in texts(200):
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), repr(text)
+
+
+@pytest.mark.parametrize("pre", sorted(PRE_TOKENIZERS.keys() - CLASSES.keys() - {"smollm", "starcoder"}))
+def test_a_pre_tokenizer_cuts_like_transformers_do_for_gguf_files(pre: str) -> None:
+    mapping = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping")
+    theirs = pre_tokenizers.Split(Regex(mapping.GGUF_PRE_TOKENIZER_SPLITS[pre]), behavior="isolated")
+    ours = pre_tokenizers.Split(Regex(PRE_TOKENIZERS[pre].pattern or ""), behavior="isolated")
+    for text in texts(200):
+        assert ours.pre_tokenize_str(text) == theirs.pre_tokenize_str(text), repr(text)
+
+
+def test_starcoder_cuts_like_smollm() -> None:
+    assert PRE_TOKENIZERS["starcoder"] == PRE_TOKENIZERS["smollm"]
 
 
 def test_llama_bpe_cuts_digits_in_threes_and_begins_with_bos(tokenizer_gguf: Make, gguf_path: Path) -> None:
