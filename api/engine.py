@@ -42,7 +42,7 @@ NOT_STARTED = "the engine was not started: use `async with`, or await start()"
 class Engine:
     """Runs a model behind a scheduler, on the caller's event loop.
 
-    model: a folder, a GGUF file or a catalogue name; None for runners without a model.
+    model: a folder, a GGUF file, a catalogue name or a hub id; None for runners without a model.
     config: a plugins.toml; see core/config.py for where one is looked for.
     options: options of providers by role, on top of the file's [options].
     overrides: fields of [use] and [engine] by name, such as policy="priority" or max_num_seqs=8. policy, runner and
@@ -77,7 +77,7 @@ class Engine:
     async def start(self) -> Self:
         """Load the model and start the actors. Raises ConfigError, ModelError."""
         if self._placement is None:
-            model = await asyncio.to_thread(find_model, self._model)
+            model = await asyncio.to_thread(find_model, self._model, self.config.engine.revision)
             self._placement = self._place(model)
             self._facts = await self._placement.start(self._frontend)
         return self
@@ -109,6 +109,10 @@ class Engine:
         if self._facts is None:
             raise EngineClosed(NOT_STARTED)
         return self._facts
+
+    def pids(self) -> dict[str, int]:
+        """Return the engine's own processes by role; none where it runs inline."""
+        return {} if self._placement is None else self._placement.pids()
 
     # --- requests ---
 

@@ -44,6 +44,9 @@ class Placement(Protocol):
     async def start(self, frontend: Frontend) -> RunnerReady:
         """Load everything and connect the frontend. Raises ConfigError, ModelError, EngineClosed."""
 
+    def pids(self) -> dict[str, int]:
+        """Return the processes it started, by role."""
+
     async def close(self) -> None:
         """Release everything; idempotent."""
 
@@ -153,6 +156,10 @@ class Inline:
         finally:
             runner.close()
 
+    def pids(self) -> dict[str, int]:
+        """Return no processes."""
+        return {}
+
     async def close(self) -> None:
         """Stop the actors and release the runner; idempotent."""
         if self._actors is not None:
@@ -169,10 +176,10 @@ async def _gather(*work: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def find_model(model: str | Path | None) -> Path | None:
-    """Find a model by folder, file or catalogue name. Raises ModelNotFound."""
+def find_model(model: str | Path | None, revision: str | None = None) -> Path | None:
+    """Find a model by folder, file, catalogue name or hub id. Raises ModelNotFound, ConfigError."""
     if model is None:
         return None
     from headrace.core.model_files.resolve import resolve_model
 
-    return resolve_model(model)
+    return resolve_model(model, revision)

@@ -25,7 +25,7 @@ def split(**overrides):
 
 
 def pids(engine):
-    return engine._placement.pids()
+    return engine.pids()
 
 
 def own_folders():
@@ -128,7 +128,7 @@ def test_a_process_that_dies_while_starting_gives_a_clear_error_and_leaves_nothi
     async def test():
         starting = split()
         task = asyncio.create_task(starting.start())
-        await until(lambda: starting._placement is not None and len(pids(starting)) == 4)
+        await until(lambda: len(pids(starting)) == 4)
         os.kill(pids(starting)["core"], signal.SIGKILL)
         with pytest.raises(EngineClosed, match="core process died while it started"):
             await task
@@ -152,7 +152,7 @@ def test_F02_children_leave_when_the_user_s_process_is_killed():
         "from headrace import Engine\n"
         "async def main():\n"
         "    async with Engine(runner='kvhash', tokenizer='symbols', max_model_len=512) as engine:\n"
-        "        print(*engine._placement.pids().values(), flush=True)\n"
+        "        print(*engine.pids().values(), flush=True)\n"
         "        await engine.generate([1], __import__('headrace').SamplingParams(max_tokens=500, temperature=0))\n"
         "        await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
