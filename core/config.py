@@ -55,6 +55,10 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Open requests of one frontend; more are refused."""
     threads: int | None = None
     """Compute threads of the runner; None: one per physical core."""
+    revision: str | None = None
+    """Branch, tag or commit of a model of the hub; None: its main branch."""
+    chat_template: str | None = None
+    """A chat template, or the file that holds one, instead of the model's own."""
 
     def __post_init__(self) -> None:
         """Check limits that types can't say. Raises ConfigError naming the field."""

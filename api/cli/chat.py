@@ -20,7 +20,7 @@ HELP = "/reset forgets the conversation, /exit leaves; Ctrl-C stops an answer."
 
 @takes_options
 def chat(
-    model: Annotated[str | None, typer.Argument(help="Model folder, GGUF file or catalogue name.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Model folder, GGUF file, catalogue name or hub id.")] = None,
     system: Annotated[str | None, typer.Option(help="System message, instead of the chat template's own.")] = None,
     *,
     engine: dict[str, Any],

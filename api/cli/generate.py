@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @takes_options
 def generate(
-    model: Annotated[str | None, typer.Argument(help="Model folder, GGUF file or catalogue name.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Model folder, GGUF file, catalogue name or hub id.")] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to continue; repeatable. None: standard input.")
     ] = None,

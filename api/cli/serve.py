@@ -16,7 +16,7 @@ def _option(text: str, flag: str | None = None) -> Any:
 
 @takes_options
 def serve(
-    model: Annotated[str | None, typer.Argument(help="Model folder, GGUF file or catalogue name.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Model folder, GGUF file, catalogue name or hub id.")] = None,
     host: Annotated[str, _option("Address to listen on; 0.0.0.0 is every one.")] = _DEFAULT.host,
     port: Annotated[int, _option("Port to listen on; 0 takes a free one.")] = _DEFAULT.port,
     uds: Annotated[str | None, _option("Path of a Unix socket to listen on instead.")] = None,

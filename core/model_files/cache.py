@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.core.errors import DownloadFailed, ModelFileDamaged, ModelNotFound
-from headrace.core.model_files.catalogue import CATALOGUE, CatalogueEntry, FilePart
+from headrace.core.errors import DownloadFailed, ModelFileDamaged
+from headrace.core.model_files.catalogue import CatalogueEntry, FilePart
 
 Progress = Callable[[str], None]
 """Called with one line on what begins now."""
@@ -31,20 +31,12 @@ def model_file(entry: CatalogueEntry) -> Path:
     return cache_dir() / "models" / entry.name / entry.file
 
 
-def pull(name: str, progress: Progress = lambda line: None) -> Path:
-    """Bring the catalogue's model of this name into the cache unless a sound copy is there; returns its file.
+def pull_entry(entry: CatalogueEntry, progress: Progress = lambda line: None) -> Path:
+    """Bring a catalogue model into the cache unless a sound copy is there; returns its file.
 
     Several processes may pull at once: one downloads, the others wait for it.
-    Raises ModelNotFound, DownloadFailed, and ModelFileDamaged if what came isn't the catalogue's file.
+    Raises DownloadFailed, and ModelFileDamaged if what came isn't the catalogue's file.
     """
-    entry = CATALOGUE.get(name)
-    if entry is None:
-        raise ModelNotFound(f"{name!r} isn't in the catalogue: {', '.join(CATALOGUE)}")
-    return pull_entry(entry, progress)
-
-
-def pull_entry(entry: CatalogueEntry, progress: Progress = lambda line: None) -> Path:
-    """Do the same with an entry at hand."""
     target = model_file(entry)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target.parent / ".lock"):

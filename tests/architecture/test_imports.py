@@ -128,10 +128,20 @@ def loaded_by(statement: str) -> set[str]:
     ["import headrace", "from headrace import SamplingParams", "import headrace.core.messages, headrace.core.config"],
 )
 def test_importing_headrace_loads_no_heavy_library(statement: str) -> None:
-    heavy = {"torch", "transformers", "typer", "rich", "tokenizers", "gguf", "jinja2", "pluggy"}
+    heavy = {"torch", "transformers", "typer", "rich", "tokenizers", "huggingface_hub", "gguf", "jinja2", "pluggy"}
     assert loaded_by(statement) & heavy == set()
 
 
 def test_the_command_starts_without_torch_and_transformers() -> None:
-    heavy = {"torch", "transformers", "tokenizers", "gguf", "jinja2", "starlette", "uvicorn", "aiohttp"}
+    heavy = {
+        "torch",
+        "transformers",
+        "tokenizers",
+        "huggingface_hub",
+        "gguf",
+        "jinja2",
+        "starlette",
+        "uvicorn",
+        "aiohttp",
+    }
     assert loaded_by("import headrace.cli.main") & heavy == set()

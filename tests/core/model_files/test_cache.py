@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import DownloadFailed, ModelFileDamaged, ModelNotFound
-from headrace.core.model_files.cache import cache_dir, model_file, pull, pull_entry
+from headrace.core.model_files.cache import cache_dir, model_file, pull_entry
 from headrace.core.model_files.catalogue import CATALOGUE, CatalogueEntry, FilePart
+from headrace.core.model_files.resolve import pull_model
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -107,7 +108,7 @@ def test_two_pulls_at_once_download_once(cache_home: Path, index: Path) -> None:
 
 def test_an_unknown_name_lists_the_catalogue(cache_home: Path) -> None:
     with pytest.raises(ModelNotFound, match="smollm2-135m-instruct"):
-        pull("smollm3")
+        pull_model("smollm3")
 
 
 def test_catalogue_entries_pin_versions_and_checksums() -> None:
