@@ -116,7 +116,7 @@ def _torch(context: RunnerContext, options: None) -> Runner:
 def _huggingface(context: TextContext, options: None) -> Tokenizer:
     from headrace.core.text.tokenizer import load_tokenizer
 
-    return load_tokenizer(context.need_model())
+    return load_tokenizer(context.need_model(), context.config.chat_template)
 
 
 def _symbols(context: TextContext, options: SymbolsOptions) -> Tokenizer:
