@@ -133,15 +133,6 @@ def test_importing_headrace_loads_no_heavy_library(statement: str) -> None:
 
 
 def test_the_command_starts_without_torch_and_transformers() -> None:
-    heavy = {
-        "torch",
-        "transformers",
-        "tokenizers",
-        "huggingface_hub",
-        "gguf",
-        "jinja2",
-        "starlette",
-        "uvicorn",
-        "aiohttp",
-    }
+    heavy = {"torch", "transformers", "tokenizers", "huggingface_hub", "gguf", "jinja2"}
+    heavy |= {"starlette", "uvicorn", "aiohttp"}
     assert loaded_by("import headrace.cli.main") & heavy == set()
