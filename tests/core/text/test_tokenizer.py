@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import InvalidPrompt, ModelFileDamaged
+from headrace.core.config import Config, EngineConfig
+from headrace.core.errors import ConfigError, InvalidPrompt, ModelFileDamaged
+from headrace.core.interfaces import TextContext
 from headrace.core.text.tokenizer import FolderTokenizer
+from headrace.plugins.manager import load_plugins
 
 
 @pytest.fixture
@@ -87,3 +90,41 @@ def test_a_template_may_be_a_file_or_one_of_several(folder: Path) -> None:
     assert FolderTokenizer(folder).render_chat(messages) == "A<|im_end|>"
     (folder / "chat_template.jinja").write_text("B{{ messages[0]['content'] }}")
     assert FolderTokenizer(folder).render_chat(messages) == "BHi"
+
+
+# --- a chat template that a user gives ---
+
+HI = [{"role": "user", "content": "Hi"}]
+
+
+def test_a_given_template_comes_before_the_models_own(folder: Path) -> None:
+    assert FolderTokenizer(folder, "Q: {{ messages[0].content }}{{ eos_token }}").render_chat(HI) == "Q: Hi<|im_end|>"
+
+
+def test_a_given_template_may_be_a_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chat.jinja").write_text("F: {{ messages[0].content }}")
+    monkeypatch.chdir(tmp_path)
+    assert FolderTokenizer(folder, "chat.jinja").render_chat(HI) == "F: Hi"
+
+
+@pytest.mark.parametrize("template", ["no/such/file.jinja", "", "a\x00b"])
+def test_a_given_template_that_is_no_file_is_a_config_error(folder: Path, template: str) -> None:
+    with pytest.raises(ConfigError, match="must be a template or a file with one"):
+        FolderTokenizer(folder, template)
+
+
+def test_a_given_template_that_is_wrong_is_a_config_error(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.chat_template: the chat template can't be compiled"):
+        FolderTokenizer(folder, "{% for message in messages %}")
+
+
+def test_the_engines_option_reaches_the_tokenizer(folder: Path) -> None:
+    config = EngineConfig(chat_template="E: {{ messages[0].content }}")
+    tokenizer = load_plugins(Config(config)).build_tokenizer(TextContext(config, folder))
+    assert tokenizer.render_chat(HI) == "E: Hi"
+
+
+def test_H03_a_template_file_that_is_no_text_is_damage(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelFileDamaged, match="can't be read"):
+        FolderTokenizer(folder).render_chat(HI)
