@@ -12,7 +12,7 @@ from msgspec.structs import fields
 
 from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt
 from headrace.core.config import Use, load_config
-from headrace.core.errors import EngineClosed, HeadraceError, InvalidParameter
+from headrace.core.errors import EngineClosed, HeadraceError, InvalidParameter, ModelNotFound
 from headrace.core.interfaces import SchedulerStats
 from headrace.core.messages import (
     Detokenize,
@@ -68,6 +68,7 @@ class Engine:
         }
         self.config = load_config(None if config is None else Path(config), overrides, options)
         self._model = model
+        self._path: Path | None = None
         self._frontend = Frontend(0, self.config.engine)
         self._placement: Placement | None = None
         self._facts: RunnerReady | None = None
@@ -77,8 +78,8 @@ class Engine:
     async def start(self) -> Self:
         """Load the model and start the actors. Raises ConfigError, ModelError."""
         if self._placement is None:
-            model = await asyncio.to_thread(find_model, self._model, self.config.engine.revision)
-            self._placement = self._place(model)
+            self._path = await asyncio.to_thread(find_model, self._model, self.config.engine.revision)
+            self._placement = self._place(self._path)
             self._facts = await self._placement.start(self._frontend)
         return self
 
@@ -109,6 +110,17 @@ class Engine:
         if self._facts is None:
             raise EngineClosed(NOT_STARTED)
         return self._facts
+
+    async def recommended_params(self) -> SamplingParams:
+        """Read what the model's makers recommend; nothing applies it unless a request is given it.
+
+        Raises ModelFileDamaged, and ModelNotFound in an engine that was not started or has no model.
+        """
+        from headrace.core.model_files.recommended import recommended_params
+
+        if self._path is None:
+            raise ModelNotFound("this engine has no model yet, so nothing is recommended for it")
+        return await asyncio.to_thread(recommended_params, self._path)
 
     def pids(self) -> dict[str, int]:
         """Return the engine's own processes by role; none where it runs inline."""

@@ -1,9 +1,12 @@
 """Calls of an engine that are no requests: text, pings, its end."""
 
+from pathlib import Path
+
 import pytest
 from engines import idle_after, kvhash, run
 
-from headrace.core.errors import EngineClosed, InvalidParameter, InvalidPrompt
+from headrace import Engine, SamplingParams
+from headrace.core.errors import EngineClosed, InvalidParameter, InvalidPrompt, ModelNotFound
 from headrace.core.messages import ChatPrompt, TextPrompt, TokenPrompt
 
 
@@ -50,5 +53,21 @@ def test_the_end_of_an_engine_can_be_waited_for():
         assert isinstance(await engine.wait_closed(), EngineClosed)
         with pytest.raises(EngineClosed):
             await engine.ping()
+
+    run(test)
+
+
+def test_what_a_models_makers_recommend_can_be_asked_for(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.5, "top_k": 20}')
+
+    async def test():
+        async with Engine(
+            tmp_path, runner="kvhash", tokenizer="symbols", processes="inline", max_model_len=64
+        ) as engine:
+            assert await engine.recommended_params() == SamplingParams(temperature=0.5, top_k=20)
+        async with kvhash() as engine:
+            with pytest.raises(ModelNotFound, match="no model yet"):
+                await engine.recommended_params()
 
     run(test)
