@@ -38,7 +38,8 @@ class Rope(Struct, frozen=True):
     def frequencies(self, head_dim: int) -> Floats:
         """Return (head_dim / 2,) radians per position."""
         steps = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-        found: Floats = np.float32(1) / np.power(np.float32(self.rope_theta), steps)
+        powers: Floats = np.power(np.float32(self.rope_theta), steps)
+        found = np.float32(1) / powers
         if self.divisors is not None:
             divided: Floats = found / np.array(self.divisors, dtype=np.float32)
             return divided

@@ -4,55 +4,51 @@ namespace hr {
 
 namespace {
 
+constexpr float TINY = 1e-30f;  // groups that stay below count as 0
+
 struct Scaling {
     float scale;    // highest magnitude / most
     float inverse;  // 0 where all are 0
 };
 
-constexpr float TINY = 1e-30f;  // groups that stay below count as 0
-
-// The scale is NaN where a value isn't finite, so that the row's outputs show it.
 Scaling scaling_of(const float* values, float most) {
-    floats magnitudes = zero(), poison = zero();
-    for (int i = 0; i < GROUP; i += LANES) {
-        const floats v = load(values + i);
-        magnitudes = max_or_nan(magnitudes, magnitude(v));
-        poison = fmadd(v, zero(), poison);
-    }
-    const float peak = highest(magnitudes);
-    return {peak / most + sum(poison), peak > TINY ? most / peak : 0.0f};
+    floats peaks = magnitude(load(values));
+#pragma GCC unroll 4
+    for (int i = LANES; i < GROUP; i += LANES) peaks = max_or_nan(peaks, magnitude(load(values + i)));
+    const float peak = highest(peaks);
+    return {peak / most, peak > TINY ? most / peak : 0.0f};
 }
 
-float sum_of_words(bits words) {
-    int32_t lane[LANES];
-    store_bits(lane, words);
-    uint32_t total = 0;  // wraps where a group isn't finite
-    for (int i = 0; i < LANES; ++i) total += static_cast<uint32_t>(lane[i]);
-    return static_cast<float>(static_cast<int32_t>(total));
-}
-
-void quantise_group16(const float* values, int16_t* numbers, float* scale, float* sum) {
+void quantise_group16(const float* values, int16_t* numbers, float* scale, float* total) {
     const Scaling by = scaling_of(values, 32767.0f);
-    bits total = zero_bits();
+    bits words = zero_bits();
+#pragma GCC unroll 4
     for (int i = 0; i < GROUP; i += LANES) {
-        const bits words = to_words(mul(load(values + i), set1(by.inverse)));
-        total = add32(total, words);
-        store_words_as16_crossed(numbers + i, words);
+        const bits rounded = to_words(mul(load(values + i), set1(by.inverse)));
+        words = add32(words, rounded);
+        store_words_as16_crossed(numbers + i, rounded);
     }
     *scale = by.scale;
-    *sum = by.scale * sum_of_words(total);
+    *total = by.scale * sum(to_floats(words));  // exact: 32 numbers of 16 bits
 }
 
-void quantise_group8(const float* values, int8_t* numbers, float* scale, float* sum) {
+void quantise_group8(const float* values, int8_t* numbers, float* scale, float* total, int16_t* offsets) {
     const Scaling by = scaling_of(values, 127.0f);
-    bits total = zero_bits();
-    for (int i = 0; i < GROUP; i += LANES) {
-        const bits words = to_words(mul(load(values + i), set1(by.inverse)));
-        total = add32(total, words);
-        store_words_as8(numbers + i, words);
-    }
+    bits words[GROUP / LANES];
+#pragma GCC unroll 4
+    for (int i = 0; i < GROUP / LANES; ++i) words[i] = to_words(mul(load(values + i * LANES), set1(by.inverse)));
+    const bits bytes = narrow_words(words[0], words[1], words[2], words[3]);
+    store_bits(numbers, bytes);
+    store_sums_of_bytes(offsets, bytes);
     *scale = by.scale;
-    *sum = by.scale * sum_of_words(total);
+    *total = by.scale * sum(to_floats(add32(add32(words[0], words[1]), add32(words[2], words[3]))));
+}
+
+// NaN if any value isn't finite, else 0.
+float poison_of(const float* values, int k) {
+    floats poison = zero();
+    for (int i = 0; i < k; i += LANES) poison = fmadd(load(values + i), zero(), poison);
+    return sum(poison);
 }
 
 }  // namespace
@@ -71,6 +67,7 @@ Activations ActivationBuffers::need(int rows, int k, int forms, const float* flo
         all.numbers8 = numbers8_.need(count);
         all.scale8 = scale8_.need(groups);
         all.sum8 = sum8_.need(groups);
+        all.offsets8 = offsets8_.need(count / 8);
     }
     return all;
 }
@@ -81,7 +78,15 @@ void quantise_row(const float* values, int row, int forms, const Activations& ou
         const size_t at = first + static_cast<size_t>(group) * GROUP, place = first_group + group;
         const float* from = values + static_cast<size_t>(group) * GROUP;
         if (forms & AS_16_BIT) quantise_group16(from, out.numbers16 + at, out.scale16 + place, out.sum16 + place);
-        if (forms & AS_8_BIT) quantise_group8(from, out.numbers8 + at, out.scale8 + place, out.sum8 + place);
+        if (forms & AS_8_BIT) {
+            quantise_group8(from, out.numbers8 + at, out.scale8 + place, out.sum8 + place, out.offsets8 + at / 8);
+        }
+    }
+    const float poison = poison_of(values, out.k);
+    if (poison == 0.0f) return;
+    for (size_t place = first_group; place < first_group + out.k / GROUP; ++place) {
+        if (forms & AS_16_BIT) out.scale16[place] = poison;
+        if (forms & AS_8_BIT) out.scale8[place] = poison;
     }
 }
 

@@ -19,6 +19,7 @@ struct Activations {
     int8_t* numbers8 = nullptr;     // (rows, k)
     float* scale8 = nullptr;        // (rows, k / GROUP)
     float* sum8 = nullptr;
+    int16_t* offsets8 = nullptr;    // (rows, k / 16, 2) sums of numbers, of places 0 and 1 of each four, and of 2 and 3
 };
 
 // Memory for the numbers of a step's rows. One at a time is in use.
@@ -31,9 +32,11 @@ class ActivationBuffers {
     Buffer<int16_t> numbers16_;
     Buffer<int8_t> numbers8_;
     Buffer<float> scale16_, sum16_, scale8_, sum8_;
+    Buffer<int16_t> offsets8_;
 };
 
-// Fills in the numbers of one row. values: (k,). A group that holds NaN or infinity gets the scale NaN.
+// Fills in the numbers of one row. values: (k,). A row that holds NaN or infinity gets NaN for its scales, so that its
+// outputs show it.
 void quantise_row(const float* values, int row, int forms, const Activations& out);
 
 }  // namespace hr

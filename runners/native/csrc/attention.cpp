@@ -41,65 +41,101 @@ struct View {
     const T* v(int block) const { return k(block) + k_size; }
 };
 
-// Scores of V * LANES tokens of one block for R queries.
-template <class T, int R, int V>
-HR_INLINE void score_tokens(const T* k, int width, int head_dim, const Query* queries, const T* next, float* scores,
-                            int stride) {
-    floats acc[R][V];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) acc[r][v] = zero();
+// acc += v * x for 1, 2 or 4 vectors. Written out: a loop in here would keep the loops around it from being unrolled.
+template <int N>
+HR_INLINE void add_product(floats (&acc)[N], const floats (&v)[N], floats x) {
+    if constexpr (N == 1) {
+        acc[0] = fmadd(v[0], x, acc[0]);
+        hold(acc[0]);
+    } else {
+        acc[0] = fmadd(v[0], x, acc[0]);
+        acc[1] = fmadd(v[1], x, acc[1]);
+        hold(acc[0], acc[1]);
     }
-    for (int d = 0; d < head_dim; ++d) {
-        floats keys[V];
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) keys[v] = load_any(k + static_cast<size_t>(d) * width + v * LANES);
-        prefetch(next + static_cast<size_t>(d) * 2 * V * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            const floats q = set1(queries[r].q[d]);
-#pragma GCC unroll 2
-            for (int v = 0; v < V; ++v) acc[r][v] = fmadd(keys[v], q, acc[r][v]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) store(scores + static_cast<size_t>(r) * stride + v * LANES, acc[r][v]);
+    if constexpr (N == 4) {
+        acc[2] = fmadd(v[2], x, acc[2]);
+        acc[3] = fmadd(v[3], x, acc[3]);
+        hold(acc[2], acc[3]);
     }
 }
 
-// Adds weights times V of the tokens [begin, end) of a chunk, for dimensions [d, d + N * LANES).
+template <int N, class T>
+HR_INLINE void load_vectors(const T* from, floats (&v)[N]) {
+    v[0] = load_any(from);
+    if constexpr (N > 1) v[1] = load_any(from + LANES);
+    if constexpr (N == 4) v[2] = load_any(from + 2 * LANES), v[3] = load_any(from + 3 * LANES);
+}
+
+template <int N>
+HR_INLINE void store_vectors(const floats (&v)[N], float* to) {
+    store(to, v[0]);
+    if constexpr (N > 1) store(to + LANES, v[1]);
+    if constexpr (N == 4) store(to + 2 * LANES, v[2]), store(to + 3 * LANES, v[3]);
+}
+
+template <int N>
+HR_INLINE void clear(floats (&v)[N]) {
+    v[0] = zero();
+    if constexpr (N > 1) v[1] = zero();
+    if constexpr (N == 4) v[2] = v[3] = zero();
+}
+
+// Scores of N * LANES tokens of one block for R queries. `next` is what will be read after this block.
 template <class T, int R, int N>
-HR_INLINE void mix_values(const View<T>& kv, int begin, int end, int chunk, int d, const Scratch& s) {
+__attribute__((noinline)) void score_tokens(const T* k, int width, int head_dim, const Query* queries, const T* next,
+                                            float* scores, int stride) {
     floats acc[R][N];
+    const float* q[R];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-        for (int n = 0; n < N; ++n) acc[r][n] = zero();
+    for (int r = 0; r < R; ++r) clear(acc[r]), q[r] = queries[r].q;
+    for (int d = 0; d < head_dim; ++d, k += width) {
+        floats keys[N];
+        load_vectors(k, keys);
+        prefetch(next + d * 2 * N * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) add_product(acc[r], keys, set1(q[r][d]));
     }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) store_vectors(acc[r], scores + r * stride);
+}
+
+// Adds weights times V of `count` tokens of one block to sums of N vectors. Rows of sums are `stride` apart.
+template <class T, int R, int N>
+__attribute__((noinline)) void mix_tokens(const T* values, int head_dim, int count, const float* const* weights, int offset,
+                                          float* sums) {
+    floats acc[R][N];
+    const float* w[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) load_vectors(sums + r * head_dim, acc[r]), w[r] = weights[r] + offset;
+    for (int i = 0; i < count; ++i, values += head_dim) {
+        floats v[N];
+        load_vectors(values, v);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) add_product(acc[r], v, set1(w[r][i]));
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) store_vectors(acc[r], sums + r * head_dim);
+}
+
+// Sums weights times V over the tokens [begin, end) of a chunk, in s.part.
+template <class T, int R>
+void mix_chunk(const View<T>& kv, int begin, int end, int chunk, const Scratch& s) {
+    constexpr int WIDE = R <= 3 ? 4 : 2;
+    const float* weights[R];
+    for (int r = 0; r < R; ++r) weights[r] = s.scores + r * s.score_stride;
+    std::memset(s.part, 0, sizeof(float) * R * kv.head_dim);
     for (int position = begin; position < end;) {
         const int block = position / kv.block_size, first = block * kv.block_size;
-        const int last = std::min(end, first + kv.block_size);
-        const T* values = kv.v(block) + static_cast<size_t>(position - first) * kv.head_dim + d;
-        const float* weights = s.scores + position - chunk;
-        for (; position < last; ++position, values += kv.head_dim, ++weights) {
-            floats v[N];
-#pragma GCC unroll 4
-            for (int n = 0; n < N; ++n) v[n] = load_any(values + n * LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const floats w = set1(weights[r * s.score_stride]);
-#pragma GCC unroll 4
-                for (int n = 0; n < N; ++n) acc[r][n] = fmadd(v[n], w, acc[r][n]);
-            }
+        const int count = std::min(end, first + kv.block_size) - position;
+        const T* values = kv.v(block) + static_cast<size_t>(position - first) * kv.head_dim;
+        int d = 0;
+        for (; d + WIDE * LANES <= kv.head_dim; d += WIDE * LANES) {
+            mix_tokens<T, R, WIDE>(values + d, kv.head_dim, count, weights, position - chunk, s.part + d);
         }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-        for (int n = 0; n < N; ++n) store(s.part + r * kv.head_dim + d + n * LANES, acc[r][n]);
+        for (; d < kv.head_dim; d += LANES) {
+            mix_tokens<T, R, 1>(values + d, kv.head_dim, count, weights, position - chunk, s.part + d);
+        }
+        position += count;
     }
 }
 
@@ -183,10 +219,7 @@ void attend_tile(const View<T>& kv, const Query* queries, Scratch& s) {
             of_chunk[r] = weigh(s.scores + r * s.score_stride, first_lane, end_lane, queries[r].begin - chunk,
                                 queries[r].end - chunk);
         }
-        int d = 0;
-        constexpr int WIDE = R <= 3 ? 4 : 2;
-        for (; d + WIDE * LANES <= kv.head_dim; d += WIDE * LANES) mix_values<T, R, WIDE>(kv, first, last, chunk, d, s);
-        for (; d < kv.head_dim; d += LANES) mix_values<T, R, 1>(kv, first, last, chunk, d, s);
+        mix_chunk<T, R>(kv, first, last, chunk, s);
         for (int r = 0; r < R; ++r) {
             merge(all[r], of_chunk[r], s.total + r * kv.head_dim, s.part + r * kv.head_dim, kv.head_dim);
         }

@@ -44,9 +44,9 @@ void read_q6_k(const uint8_t* block, int group, Codes& codes) {
 }
 
 void read_group(Format format, const uint8_t* row, int index, float* out) {
-    const Layout& layout = layout_of(format);
-    const int groups = layout.depth / GROUP;
-    const uint8_t* block = row + static_cast<size_t>(index / groups) * layout.block_bytes;
+    const Layout& shape = layout(format);
+    const int groups = shape.depth / GROUP;
+    const uint8_t* block = row + static_cast<size_t>(index / groups) * shape.block_bytes;
     const Codes codes = read_codes(format, row, index);
     const float scale = half_at(format == Format::Q6_K ? block + 208 : block);
     const float minimum = format == Format::Q4_1 || format == Format::Q4_K ? half_at(block + 2) : 0.0f;
@@ -66,9 +66,9 @@ void read_group(Format format, const uint8_t* row, int index, float* out) {
 }  // namespace
 
 Codes read_codes(Format format, const uint8_t* row, int index) {
-    const Layout& layout = layout_of(format);
-    const int groups = layout.depth / GROUP;
-    const uint8_t* block = row + static_cast<size_t>(index / groups) * layout.block_bytes;
+    const Layout& shape = layout(format);
+    const int groups = shape.depth / GROUP;
+    const uint8_t* block = row + static_cast<size_t>(index / groups) * shape.block_bytes;
     Codes codes{};
     switch (format) {
         case Format::Q8_0: std::memcpy(codes.code, block + 2, GROUP); break;

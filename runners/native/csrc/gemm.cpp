@@ -24,7 +24,7 @@ template <class Number>
 struct Inputs {
     const Number* numbers[TILE];
     const float* scale[TILE];
-    const float* sum[TILE];
+    const int16_t* offsets[TILE];
 };
 
 // Compiled once for each number of rows; not inlined, since formats share them.
@@ -32,23 +32,24 @@ template <Format F, int R>
 __attribute__((noinline)) void floats_tile(const uint8_t* from, const Inputs<float>& in, int depths, float* out) {
     kernel::floats_tile<F, R>(from, in.numbers, depths, out);
 }
-template <int SPAN, bool HAS_MINIMUM, int R>
+template <int SPAN, int R>
 __attribute__((noinline)) void tile16(const Expanded& w, const Inputs<int16_t>& in, int depths, float* out) {
-    kernel::tile16<R, SPAN, HAS_MINIMUM>(w, in.numbers, in.scale, in.sum, depths, out);
+    kernel::tile16<R, SPAN>(w, in.numbers, in.scale, depths, out);
 }
-template <int R>
+template <int SPAN, int ZERO, int R>
 __attribute__((noinline)) void tile8(const Expanded& w, const Inputs<int8_t>& in, int depths, float* out) {
-    kernel::tile8<R>(w, in.numbers, in.scale, in.sum, depths, out);
+    kernel::tile8<R, SPAN, ZERO>(w, in.numbers, in.scale, in.offsets, depths, out);
 }
 
 template <Format F>
 constexpr auto FLOATS_TILES = std::array{floats_tile<F, 1>, floats_tile<F, 2>, floats_tile<F, 3>,
                                          floats_tile<F, 4>, floats_tile<F, 5>, floats_tile<F, 6>};
-template <int SPAN, bool HAS_MINIMUM>
-constexpr auto TILES16 = std::array{tile16<SPAN, HAS_MINIMUM, 1>, tile16<SPAN, HAS_MINIMUM, 2>,
-                                    tile16<SPAN, HAS_MINIMUM, 3>, tile16<SPAN, HAS_MINIMUM, 4>,
-                                    tile16<SPAN, HAS_MINIMUM, 5>, tile16<SPAN, HAS_MINIMUM, 6>};
-constexpr auto TILES8 = std::array{tile8<1>, tile8<2>, tile8<3>, tile8<4>, tile8<5>, tile8<6>};
+template <int SPAN>
+constexpr auto TILES16 = std::array{tile16<SPAN, 1>, tile16<SPAN, 2>, tile16<SPAN, 3>,
+                                    tile16<SPAN, 4>, tile16<SPAN, 5>, tile16<SPAN, 6>};
+template <int SPAN, int ZERO>
+constexpr auto TILES8 = std::array{tile8<SPAN, ZERO, 1>, tile8<SPAN, ZERO, 2>, tile8<SPAN, ZERO, 3>,
+                                   tile8<SPAN, ZERO, 4>, tile8<SPAN, ZERO, 5>, tile8<SPAN, ZERO, 6>};
 
 // Splits rows into tiles of nearly equal size and calls run(first row, number of rows) for each.
 template <class Run>
@@ -64,65 +65,87 @@ HR_INLINE void prefetch_ahead(const uint8_t* from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) prefetch(from + PREFETCH_BYTES + i);
 }
 
+// Adds floats (rows of `stride`) from `depth` on times `depths` of a panel of floats.
+template <Format F>
+void add_floats(const uint8_t* from, const float* in, int stride, int row, int rows, int depth, int depths, float* out) {
+    for_tiles(rows, [&](int first, int size) {
+        Inputs<float> tile;
+        for (int r = 0; r < size; ++r) tile.numbers[r] = in + static_cast<size_t>(row + first + r) * stride + depth;
+        FLOATS_TILES<F>[size - 1](from, tile, depths, out + first * COLUMNS);
+    });
+}
+
 template <Format F>
 void panel_of_floats(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
     const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS / 2;
     for (int depth = 0; depth < in.k; depth += step) {
         const int depths = std::min(step, in.k - depth);
-        const uint8_t* from = panel + static_cast<size_t>(depth) * LAYOUTS[static_cast<int>(F)].panel_bytes;
-        prefetch_ahead(from, static_cast<size_t>(depths) * LAYOUTS[static_cast<int>(F)].panel_bytes);
-        for_tiles(rows, [&](int first, int size) {
-            Inputs<float> tile;
-            for (int r = 0; r < size; ++r) {
-                tile.numbers[r] = in.floats + static_cast<size_t>(row + first + r) * in.k + depth;
-            }
-            FLOATS_TILES<F>[size - 1](from, tile, depths, out + first * COLUMNS);
-        });
+        const uint8_t* from = panel + static_cast<size_t>(depth) * layout(F).panel_bytes;
+        prefetch_ahead(from, static_cast<size_t>(depths) * layout(F).panel_bytes);
+        add_floats<F>(from, in.floats, in.k, row, rows, depth, depths, out);
     }
 }
 
-template <class Number>
-HR_INLINE Inputs<Number> inputs_at(const Number* numbers, const float* scale, const float* sum, int k, size_t row, int size,
-                                   int depth) {
-    Inputs<Number> tile;
-    for (int r = 0; r < size; ++r) {
-        const size_t group = (row + r) * (k / GROUP) + depth / GROUP;
-        tile.numbers[r] = numbers + (row + r) * k + depth;
-        tile.scale[r] = scale + group;
-        tile.sum[r] = sum + group;
+// Adds the minimums of a quantised panel times the sums of the inputs' groups.
+template <Format F>
+void add_minimums(const uint8_t* panel, const float* sums, int k, int row, int rows, float* out) {
+    const int groups = k / GROUP;
+    if constexpr (F == Format::Q4_1) {
+        add_floats<Format::F16>(panel, sums, groups, row, rows, 0, groups, out);
+    } else if constexpr (F == Format::Q4_K) {
+        alignas(64) float minimums[SUPER / GROUP * COLUMNS];
+        for (int group = 0; group < groups; group += SUPER / GROUP, panel += Q4K_MINIMUM_BYTES) {
+            expand::minimums_q4_k(panel, minimums);
+            const uint8_t* from = reinterpret_cast<const uint8_t*>(minimums);
+            add_floats<Format::F32>(from, sums, groups, row, rows, group, SUPER / GROUP, out);
+        }
     }
-    return tile;
 }
 
 template <Format F>
 void panel_of_16(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
-    using Traits = expand::Traits<F>;
+    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS, groups = in.k / GROUP;
+    const size_t bytes_per_group = layout(F).panel_bytes / (layout(F).depth / GROUP);
+    const uint8_t* codes = panel + minimum_bytes(F, in.k);
+    add_minimums<F>(panel, in.sum16, in.k, row, rows, out);
     Expanded w;
-    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS;
-    const size_t bytes_per_group = hr::panel_bytes(F, in.k) / (in.k / GROUP);
     for (int depth = 0; depth < in.k; depth += step) {
         const int depths = std::min(step, in.k - depth);
-        prefetch_ahead(panel + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
-        expand::to16<F>(panel, depth, depths, w);
+        prefetch_ahead(codes + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
+        expand::to16<F>(codes, depth, depths, w);
         for_tiles(rows, [&](int first, int size) {
-            const auto tile = inputs_at(in.numbers16, in.scale16, in.sum16, in.k, row + first, size, depth);
-            TILES16<Traits::SPAN, Traits::HAS_MINIMUM>[size - 1](w, tile, depths, out + first * COLUMNS);
+            Inputs<int16_t> tile;
+            for (int r = 0; r < size; ++r) {
+                const size_t index = row + first + r;
+                tile.numbers[r] = in.numbers16 + index * in.k + depth;
+                tile.scale[r] = in.scale16 + index * groups + depth / GROUP;
+            }
+            TILES16<expand::Traits<F>::SPAN>[size - 1](w, tile, depths, out + first * COLUMNS);
         });
     }
 }
 
 template <Format F>
 void panel_of_8(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
+    using Traits = expand::Traits<F>;
+    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS, groups = in.k / GROUP;
+    const size_t bytes_per_group = layout(F).panel_bytes / (layout(F).depth / GROUP);
+    const uint8_t* codes = panel + minimum_bytes(F, in.k);
+    add_minimums<F>(panel, in.sum8, in.k, row, rows, out);
     Expanded w;
-    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS;
-    const size_t bytes_per_group = hr::panel_bytes(F, in.k) / (in.k / GROUP);
     for (int depth = 0; depth < in.k; depth += step) {
         const int depths = std::min(step, in.k - depth);
-        prefetch_ahead(panel + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
-        expand::to8<F>(panel, depth, depths, w);
+        prefetch_ahead(codes + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
+        expand::to8<F>(codes, depth, depths, w);
         for_tiles(rows, [&](int first, int size) {
-            const auto tile = inputs_at(in.numbers8, in.scale8, in.sum8, in.k, row + first, size, depth);
-            TILES8[size - 1](w, tile, depths, out + first * COLUMNS);
+            Inputs<int8_t> tile;
+            for (int r = 0; r < size; ++r) {
+                const size_t index = row + first + r;
+                tile.numbers[r] = in.numbers8 + index * in.k + depth;
+                tile.scale[r] = in.scale8 + index * groups + depth / GROUP;
+                tile.offsets[r] = in.offsets8 + (index * in.k + depth) / 8;
+            }
+            TILES8<Traits::SPAN, Traits::ZERO>[size - 1](w, tile, depths, out + first * COLUMNS);
         });
     }
 }
@@ -139,9 +162,9 @@ PanelProduct panel_product(Format format, Mode mode) {
         case Format::Q8_0: return panel_of_16<Format::Q8_0>;
         case Format::Q4_0: return is_fast ? panel_of_8<Format::Q4_0> : panel_of_16<Format::Q4_0>;
         case Format::Q4_1: return is_fast ? panel_of_8<Format::Q4_1> : panel_of_16<Format::Q4_1>;
-        case Format::Q5_0: return panel_of_16<Format::Q5_0>;
+        case Format::Q5_0: return is_fast ? panel_of_8<Format::Q5_0> : panel_of_16<Format::Q5_0>;
         case Format::Q4_K: return is_fast ? panel_of_8<Format::Q4_K> : panel_of_16<Format::Q4_K>;
-        default: return panel_of_16<Format::Q6_K>;
+        default: return is_fast ? panel_of_8<Format::Q6_K> : panel_of_16<Format::Q6_K>;
     }
 }
 
@@ -189,10 +212,8 @@ int forms_of(const Matrix& matrix, Mode mode) {
         case Format::F32:
         case Format::F16:
         case Format::BF16: return AS_FLOATS;
-        case Format::Q4_0:
-        case Format::Q4_1:
-        case Format::Q4_K: return mode == Mode::FAST ? AS_8_BIT : AS_16_BIT;
-        default: return AS_16_BIT;
+        case Format::Q8_0: return AS_16_BIT;  // products of its codes and 8-bit inputs would saturate
+        default: return mode == Mode::FAST ? AS_8_BIT : AS_16_BIT;
     }
 }
 

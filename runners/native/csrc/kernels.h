@@ -38,6 +38,7 @@ HR_INLINE void floats_tile(const uint8_t* from, const float* const* a, int depth
             const floats x = set1(a[r][i]);
             acc[r][0] = fmadd(w0, x, acc[r][0]);
             acc[r][1] = fmadd(w1, x, acc[r][1]);
+            hold(acc[r][0], acc[r][1]);
         }
     }
 #pragma GCC unroll 8
@@ -48,28 +49,35 @@ HR_INLINE void floats_tile(const uint8_t* from, const float* const* a, int depth
 }
 
 // Adds what a span of depths gave: the sums of products times the weights' and the inputs' scale.
-HR_INLINE void add_scaled(bits sum0, bits sum1, const float* scale, float by, float* out) {
-    const floats x = set1(by);
-    store(out, fmadd(to_floats(sum0), mul(load(scale), x), load(out)));
-    store(out + LANES, fmadd(to_floats(sum1), mul(load(scale + LANES), x), load(out + LANES)));
+HR_INLINE void add_scaled(bits sum0, bits sum1, const float* scale, floats by, floats* out) {
+    out[0] = fmadd(to_floats(sum0), mul(load(scale), by), out[0]);
+    out[1] = fmadd(to_floats(sum1), mul(load(scale + LANES), by), out[1]);
 }
 
-HR_INLINE void add_minimum(const float* minimum, float sum, float* out) {
-    const floats x = set1(sum);
-    store(out, fmadd(load(minimum), x, load(out)));
-    store(out + LANES, fmadd(load(minimum + LANES), x, load(out + LANES)));
+template <int R>
+HR_INLINE void load_tile(const float* from, floats (*to)[2]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) to[r][0] = load(from + r * COLUMNS), to[r][1] = load(from + r * COLUMNS + LANES);
 }
 
-// 16-bit codes and inputs; row r's inputs, scales and sums are at a[r], scale[r], sum[r].
-template <int R, int SPAN, bool HAS_MINIMUM>
-HR_INLINE void tile16(const Expanded& w, const int16_t* const* a, const float* const* scale, const float* const* sum,
-                      int depths, float* out) {
+template <int R>
+HR_INLINE void store_tile(const floats (*from)[2], float* to) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) store(to + r * COLUMNS, from[r][0]), store(to + r * COLUMNS + LANES, from[r][1]);
+}
+
+// 16-bit codes and inputs; row r's inputs and scales are at a[r], scale[r].
+template <int R, int SPAN>
+HR_INLINE void tile16(const Expanded& w, const int16_t* const* a, const float* const* scale, int depths, float* out) {
     const int16_t* codes = w.codes;
-    for (int done = 0; done < depths; done += SPAN) {
+    const float* scales = w.scale;
+    floats total[R][2];
+    load_tile<R>(out, total);
+    for (int done = 0; done < depths; done += SPAN, scales += COLUMNS) {
         bits acc[R][2];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = zero_bits();
-#pragma GCC unroll 2
+#pragma GCC unroll 16
         for (int i = 0; i < SPAN; i += 2, codes += 2 * COLUMNS) {
             const bits w0 = load_bits(codes), w1 = load_bits(codes + 16);
 #pragma GCC unroll 8
@@ -77,44 +85,59 @@ HR_INLINE void tile16(const Expanded& w, const int16_t* const* a, const float* c
                 const bits x = broadcast32(a[r] + done + i);
                 acc[r][0] = add32(acc[r][0], multiply_pairs16(w0, x));
                 acc[r][1] = add32(acc[r][1], multiply_pairs16(w1, x));
+                hold(acc[r][0], acc[r][1]);
             }
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            add_scaled(acc[r][0], acc[r][1], w.scale + done / SPAN * COLUMNS, scale[r][done / GROUP], out + r * COLUMNS);
-            if (HAS_MINIMUM) add_minimum(w.minimum + done / GROUP * COLUMNS, sum[r][done / GROUP], out + r * COLUMNS);
+            add_scaled(acc[r][0], acc[r][1], scales, set1(scale[r][done / GROUP]), total[r]);
         }
     }
+    store_tile<R>(total, out);
 }
 
-// 8-bit inputs and 4-bit codes: eight sums of two products, at most 2 * 15 * 128 each, fit in 16 bits.
-template <int R>
-HR_INLINE void tile8(const Expanded& w, const int8_t* const* a, const float* const* scale, const float* const* sum,
+// What the 16-bit sums of a row start with, so that `ZERO` times the inputs is taken off in the end. offsets: sums of
+// the inputs of 16 depths, in pairs as multiply_pairs8 adds them up.
+template <int SPAN, int ZERO>
+HR_INLINE bits start8(const int16_t* offsets) {
+    if constexpr (ZERO == 0) return zero_bits();
+    bits sums = broadcast32(offsets);
+    if constexpr (SPAN == GROUP) sums = add16(sums, broadcast32(offsets + 2));
+    return sub16(zero_bits(), shift_left16<ZERO == 8 ? 3 : ZERO == 16 ? 4 : 5>(sums));
+}
+
+// 8-bit inputs and codes. Products of two never saturate (2 * 63 * 128); sums may wrap on the way, but a span's end
+// result fits in 16 bits: 16 * 15 * 127 of codes from 0 on, else at most 32 * 8 * 127 or 16 * 16 * 127 around it.
+template <int R, int SPAN, int ZERO>
+HR_INLINE void tile8(const Expanded& w, const int8_t* const* a, const float* const* scale, const int16_t* const* offsets,
                      int depths, float* out) {
     const uint8_t* codes = w.bytes();
+    const float* scales = w.scale;
     const bits ones = set16(1);
-    for (int done = 0; done < depths; done += GROUP) {
+    floats total[R][2];
+    load_tile<R>(out, total);
+    for (int done = 0; done < depths; done += SPAN, scales += COLUMNS) {
         bits acc[R][2];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = zero_bits();
-#pragma GCC unroll 2
-        for (int i = 0; i < GROUP; i += 4, codes += 4 * COLUMNS) {
+        for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = start8<SPAN, ZERO>(offsets[r] + done / 8);
+#pragma GCC unroll 8
+        for (int i = 0; i < SPAN; i += 4, codes += 4 * COLUMNS) {
             const bits w0 = load_bits(codes), w1 = load_bits(codes + 32);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 const bits x = broadcast32(a[r] + done + i);
                 acc[r][0] = add16(acc[r][0], multiply_pairs8(w0, x));
                 acc[r][1] = add16(acc[r][1], multiply_pairs8(w1, x));
+                hold(acc[r][0], acc[r][1]);
             }
         }
-        const float* scales = w.scale + done / GROUP * COLUMNS;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             add_scaled(multiply_pairs16(acc[r][0], ones), multiply_pairs16(acc[r][1], ones), scales,
-                       scale[r][done / GROUP], out + r * COLUMNS);
-            add_minimum(w.minimum + done / GROUP * COLUMNS, sum[r][done / GROUP], out + r * COLUMNS);
+                       set1(scale[r][done / GROUP]), total[r]);
         }
     }
+    store_tile<R>(total, out);
 }
 
 }  // namespace kernel

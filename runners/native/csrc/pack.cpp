@@ -48,9 +48,20 @@ uint8_t* pack_halves(const uint8_t* const* rows, int count, size_t offset, uint8
 }
 
 uint8_t* pack_head(Format format, const uint8_t* const* rows, int count, int block, uint8_t* out) {
-    const size_t start = static_cast<size_t>(block) * layout_of(format).block_bytes;
-    out = pack_halves(rows, count, format == Format::Q6_K ? start + 208 : start, out);
-    if (format == Format::Q4_1 || format == Format::Q4_K) out = pack_halves(rows, count, start + 2, out);
+    const size_t start = static_cast<size_t>(block) * layout(format).block_bytes;
+    return pack_halves(rows, count, format == Format::Q6_K ? start + 208 : start, out);
+}
+
+uint8_t* pack_minimums(Format format, const uint8_t* const* rows, int count, int k, uint8_t* out) {
+    if (layout(format).minimum_bytes == 0) return out;
+    const int groups = layout(format).depth / GROUP;
+    for (int block = 0; block < k / layout(format).depth; ++block) {
+        out = pack_halves(rows, count, static_cast<size_t>(block) * layout(format).block_bytes + 2, out);
+        for (int group = 0; format == Format::Q4_K && group < groups; ++group, out += COLUMNS) {
+            std::memset(out, 0, COLUMNS);
+            for (int i = 0; i < count; ++i) out[i] = read_codes(format, rows[i], block * groups + group).minimum;
+        }
+    }
     return out;
 }
 
@@ -68,26 +79,27 @@ uint8_t* pack_group(Format format, const uint8_t* const* rows, int count, int in
     for (int column = 0; column < COLUMNS; ++column) {
         if (format == Format::Q4_K) {
             out[column] = codes[column].scale;
-            out[column + COLUMNS] = codes[column].minimum;
         } else if (format == Format::Q6_K) {
             out[column] = codes[column].scales[0];
             out[column + COLUMNS] = codes[column].scales[1];
         }
     }
-    if (layout_of(format).depth == SUPER) out += 2 * COLUMNS;
-    if (format == Format::Q5_0) {
+    if (format == Format::Q4_K) {
+        out += COLUMNS;
+    } else if (format == Format::Q5_0) {
         pack_upper_bits(places, 1, out);
         out += Q5_BITS_BYTES;
     } else if (format == Format::Q6_K) {
-        pack_upper_bits(places, 2, out);
-        out += Q6_BITS_BYTES;
+        pack_upper_bits(places, 2, out + 2 * COLUMNS);
+        out += 2 * COLUMNS + Q6_BITS_BYTES;
     }
     pack_nibbles(places, out);
     return out + NIBBLE_BYTES;
 }
 
 void pack_quantised(Format format, const uint8_t* const* rows, int count, int k, uint8_t* panel) {
-    const int groups = layout_of(format).depth / GROUP;
+    const int groups = layout(format).depth / GROUP;
+    panel = pack_minimums(format, rows, count, k, panel);
     for (int index = 0; index < k / GROUP; ++index) {
         if (index % groups == 0) panel = pack_head(format, rows, count, index / groups, panel);
         panel = pack_group(format, rows, count, index, panel);
@@ -120,7 +132,7 @@ void Matrix::pack_floats(Format source, const uint8_t* const* rows, int count, u
     for (int column = 0; column < count; ++column) {
         read_row(source, rows[column], k, values + static_cast<size_t>(column) * k);
     }
-    for (int depth = 0; depth < k; ++depth, panel += layout_of(format).panel_bytes) {
+    for (int depth = 0; depth < k; ++depth, panel += layout(format).panel_bytes) {
         float across[COLUMNS] = {};
         for (int column = 0; column < count; ++column) across[column] = values[static_cast<size_t>(column) * k + depth];
         store_as(format, across, panel);

@@ -20,22 +20,6 @@ namespace hr {
 
 constexpr int LANES = 8;
 
-// Adds the lanes in a fixed order: pairs at distance 4, then 2, then 1.
-HR_INLINE float sum(floats v) {
-    float lane[LANES];
-    store(lane, v);
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
-
-// Highest lane; a lane that is NaN may be lost.
-HR_INLINE float highest(floats v) {
-    float lane[LANES];
-    store(lane, v);
-    float best = lane[0];
-    for (int i = 1; i < LANES; ++i) best = lane[i] > best ? lane[i] : best;
-    return best;
-}
-
 // e^x to about 2 units in the last place; exactly 0 below -87.3, so that masked scores weigh nothing; NaN stays NaN.
 HR_INLINE floats exp(floats x) {
     const floats lowest = set1(-87.3f);

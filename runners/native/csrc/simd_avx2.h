@@ -78,14 +78,42 @@ HR_INLINE void store_words_as16(int16_t* p, bits words) {
     const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((__m128i*)p, packed);
 }
-HR_INLINE void store_words_as8(int8_t* p, bits words) {
-    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(half, half));
+// Four times eight 32-bit numbers to 32 bytes, in order.
+HR_INLINE bits narrow_words(bits a, bits b, bits c, bits d) {
+    const bits mixed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    return _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+// Of each half of 16 signed bytes: sums of those at places 0 and 1 of each four, and of those at 2 and 3.
+HR_INLINE void store_sums_of_bytes(int16_t* p, bits bytes) {
+    bits sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0x4E));
+    sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0xB1));
+    const int32_t halves[2] = {_mm256_extract_epi32(sums, 0), _mm256_extract_epi32(sums, 4)};
+    std::memcpy(p, halves, sizeof halves);
 }
 // Swaps the second and third 16-bit number of each four.
 HR_INLINE void store_words_as16_crossed(int16_t* p, bits words) {
     const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((__m128i*)p, _mm_shufflehi_epi16(_mm_shufflelo_epi16(packed, 0xD8), 0xD8));
+}
+
+// Keeps the compiler from moving work on these accumulators: left alone it loads all inputs first and runs out of
+// registers, which halves the speed.
+HR_INLINE void hold(bits& a, bits& b) { asm volatile("" : "+x"(a), "+x"(b)); }
+HR_INLINE void hold(floats& a, floats& b) { asm volatile("" : "+x"(a), "+x"(b)); }
+HR_INLINE void hold(floats& a) { asm volatile("" : "+x"(a)); }
+
+// Adds the lanes in a fixed order: pairs at distance 4, then 2, then 1.
+HR_INLINE float sum(floats v) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+// Highest lane; a lane that is NaN may be lost.
+HR_INLINE float highest(floats v) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 HR_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }

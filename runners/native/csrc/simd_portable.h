@@ -154,12 +154,38 @@ HR_INLINE int32_t clamp(int32_t x, int32_t limit) { return x > limit ? limit : x
 HR_INLINE void store_words_as16(int16_t* p, bits v) {
     for (int i = 0; i < 8; ++i) p[i] = (int16_t)clamp(((words)v)[i], 32767);
 }
-HR_INLINE void store_words_as8(int8_t* p, bits v) {
-    for (int i = 0; i < 8; ++i) p[i] = (int8_t)clamp(((words)v)[i], 127);
+// Four times eight 32-bit numbers to 32 bytes, in order.
+HR_INLINE bits narrow_words(bits a, bits b, bits c, bits d) {
+    const words all[4] = {(words)a, (words)b, (words)c, (words)d};
+    int8_t bytes[32];
+    for (int i = 0; i < 32; ++i) bytes[i] = (int8_t)clamp(all[i / 8][i % 8], 127);
+    return load_bits(bytes);
+}
+// Of each half of 16 signed bytes: sums of those at places 0 and 1 of each four, and of those at 2 and 3.
+HR_INLINE void store_sums_of_bytes(int16_t* p, bits v) {
+    int8_t bytes[32];
+    store_bits(bytes, v);
+    int16_t sums[4] = {};
+    for (int i = 0; i < 32; ++i) sums[i / 16 * 2 + i % 4 / 2] = (int16_t)(sums[i / 16 * 2 + i % 4 / 2] + bytes[i]);
+    std::memcpy(p, sums, sizeof sums);
 }
 // Swaps the second and third 16-bit number of each four.
 HR_INLINE void store_words_as16_crossed(int16_t* p, bits v) {
     for (int i = 0; i < 8; ++i) p[(i & 4) | (i & 1) << 1 | (i & 2) >> 1] = (int16_t)clamp(((words)v)[i], 32767);
+}
+
+// A hint for other targets.
+HR_INLINE void hold(bits&, bits&) {}
+HR_INLINE void hold(floats&, floats&) {}
+HR_INLINE void hold(floats&) {}
+
+// Adds the lanes in a fixed order: pairs at distance 4, then 2, then 1.
+HR_INLINE float sum(floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+// Highest lane; a lane that is NaN may be lost.
+HR_INLINE float highest(floats v) {
+    float best = v[0];
+    for (int i = 1; i < 8; ++i) best = v[i] > best ? v[i] : best;
+    return best;
 }
 
 HR_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

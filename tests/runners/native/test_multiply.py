@@ -6,7 +6,7 @@ from native_models import PLAIN, QUANTS, Kernels, random_rows
 
 RNG = np.random.default_rng(3)
 SHAPES = {"Q4_K": [(33, 512)], "Q6_K": [(33, 512)]}
-FAST = ("Q4_0", "Q4_1", "Q4_K")
+FAST = ("Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K")
 ERROR = {"accurate": 1e-4, "fast": 2e-2}
 """Of a product, relative to the norm of its factors."""
 
