@@ -48,6 +48,8 @@ class TokenizingPool:
         """By frontend; the first one is on a thread."""
         self._aborted: set[tuple[int, int]] = set()
         """Frontend and counter of pending requests that were aborted."""
+        self._gone: set[int] = set()
+        """Frontends that have died: what they sent before may come later than the news."""
 
     def handle(self, messages: Iterable[ToInput]) -> None:
         """Work through messages on the loop; never waits."""
@@ -55,11 +57,14 @@ class TokenizingPool:
             match message:
                 case Submit() | SubmitAll():
                     self._submit(message)
+                case Call(frontend=frontend) if frontend in self._gone:
+                    pass
                 case Call(what=Tokenize() | Detokenize()):
                     self._start(self._actor.answer, message)
                 case Abort(requests=requests):
                     self._abort(requests)
                 case FrontendGone(frontend=frontend):
+                    self._gone.add(frontend)
                     self._aborted.update((frontend, counter) for counter in self._pending_counters(frontend))
                     self._actor.send((message,))
                 case Call():
@@ -67,6 +72,8 @@ class TokenizingPool:
 
     def _submit(self, message: Submission) -> None:
         frontend = _submits(message)[0].request.frontend
+        if frontend in self._gone:
+            return
         if frontend in self._pending:
             self._pending[frontend].append(message)
         elif _is_short(message):

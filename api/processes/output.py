@@ -16,8 +16,11 @@ async def main(parent: Parent, spec: Spec) -> None:
     context = zmq.Context()
     to_core: Outbound[StopHit] = Outbound(context, socket_path(spec.directory, "core"))
     frontends: dict[int, Outbound[ToFrontend]] = {}
+    gone: set[int] = set()
 
     def send_frontend(number: int, messages: list[ToFrontend]) -> None:
+        if number in gone:
+            return
         if number not in frontends:
             frontends[number] = Outbound(context, socket_path(spec.directory, f"frontend-{number}"))
         frontends[number].send(*messages)
@@ -30,8 +33,10 @@ async def main(parent: Parent, spec: Spec) -> None:
     def handle(messages: list[ToOutput]) -> None:
         actor.handle(messages)
         for message in messages:
-            if isinstance(message, FrontendGone) and (link := frontends.pop(message.frontend, None)):
-                link.close()
+            if isinstance(message, FrontendGone):
+                gone.add(message.frontend)
+                if link := frontends.pop(message.frontend, None):
+                    link.close()
 
     await inbox.serve(handle)
 

@@ -3,12 +3,14 @@ import threading
 
 import pytest
 from engines import run
+
 from headrace.core.config import EngineConfig
 from headrace.core.input import InputActor
 from headrace.core.messages import (
     Abort,
     Admit,
     Call,
+    FrontendGone,
     GetStats,
     KVGroup,
     Refused,
@@ -18,6 +20,7 @@ from headrace.core.messages import (
     Submit,
     SubmitAll,
     TextPrompt,
+    Tokenize,
 )
 from headrace.core.params import SamplingParams
 from headrace.core.text.symbols import SymbolsOptions, SymbolsTokenizer
@@ -99,6 +102,22 @@ def test_calls_and_aborts_overtake():
         assert [ended.request for ended in dropped.ended] == [RequestId(0, 2, 0), RequestId(0, 2, 1)]
         assert last.request.counter == 3
         assert pool.tokenizer.count == 1
+
+    run(test)
+
+
+def test_what_a_dead_frontend_had_sent_is_dropped_or_aborted_whenever_it_comes():
+    async def test():
+        pool = Pool()
+        pool.handle(submit(1, LONG, frontend=1), submit(2, LONG, frontend=1), FrontendGone(1))
+        pool.handle(submit(3, "short", frontend=1), Call(1, 9, GetStats()), Call(1, 10, Tokenize(TextPrompt("x"))))
+        pool.handle(submit(1, "short", frontend=2))
+        pool.tokenizer.gate.set()
+        gone, other, admitted, aborted, dropped = await pool.until(5)
+        assert gone == FrontendGone(1)
+        assert other.request == RequestId(2, 1, 0)
+        assert (admitted.request, aborted) == (RequestId(1, 1, 0), Abort((RequestId(1, 1, 0),)))
+        assert [ended.request for ended in dropped.ended] == [RequestId(1, 2, 0)]
 
     run(test)
 
