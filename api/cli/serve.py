@@ -20,6 +20,9 @@ def serve(
     host: Annotated[str, _option("Address to listen on; 0.0.0.0 is every one.")] = _DEFAULT.host,
     port: Annotated[int, _option("Port to listen on; 0 takes a free one.")] = _DEFAULT.port,
     uds: Annotated[str | None, _option("Path of a Unix socket to listen on instead.")] = None,
+    api_server_count: Annotated[
+        int, _option("Server processes that share the engine and the port.")
+    ] = _DEFAULT.api_server_count,
     api_key: Annotated[list[str] | None, _option("Requests must carry it as bearer token; repeatable.")] = None,
     served_model_name: Annotated[
         list[str] | None, _option("What requests call the model, instead of MODEL; repeatable, answers say the first.")
@@ -48,12 +51,14 @@ def serve(
 
     from headrace import Engine
     from headrace.server.run import run
+    from headrace.server.run import serve as serve_one
 
     root = model or "headrace"
     options = ServerOptions(
         host=host,
         port=port,
         uds=uds,
+        api_server_count=api_server_count,
         api_keys=tuple(api_key or ()),
         model_names=tuple(served_model_name or (root,)),
         allow_origins=tuple(allow_origin or ()),
@@ -63,7 +68,13 @@ def serve(
         health_timeout_s=health_timeout,
         stall_limit_s=stall_limit,
     )
-    code = run(Engine(model, **engine), options, root, _announce)
+    one = Engine(model, **engine)
+    if api_server_count == 1:
+        code = run(options, lambda listener, stop: serve_one(one, options, listener, root, _announce, stop))
+    else:
+        from headrace.server.many import serve_many
+
+        code = run(options, lambda *given: serve_many(one.config, model, options, root, _announce, *given))
     if code:
         sys.exit(code)
 

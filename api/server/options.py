@@ -16,6 +16,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     """0 takes a free one."""
     uds: str | None = None
     """Path of a Unix socket to listen on instead."""
+    api_server_count: int = 1
+    """Server processes on the engine; more than one leave this process to launch and watch them."""
     api_keys: tuple[str, ...] = ()
     """Requests must carry one of these as their bearer token; empty: anyone may ask."""
     model_names: tuple[str, ...] = ("headrace",)
@@ -37,7 +39,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         """Check limits that types can't say."""
         if not 0 <= self.port < 65536:
             raise ConfigError(f"--port is {self.port}, must be 0 to 65535")
-        for option in ("max_body_bytes", "max_open_requests"):
+        for option in ("max_body_bytes", "max_open_requests", "api_server_count"):
             value = getattr(self, option)
             if value is not None and value < 1:
                 raise ConfigError(f"--{option.replace('_', '-')} is {value}, must be at least 1")

@@ -5,7 +5,8 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import uvicorn
 
@@ -23,18 +24,18 @@ _KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections, so that it is them who close."""
 
 
-def run(engine: Engine, options: ServerOptions, root: str, announce: Callable[[str], None]) -> int:
-    """Serve until a signal or the engine's end; returns the process's exit code.
+def run(options: ServerOptions, serve: Callable[[socket.socket, "Stop"], Coroutine[Any, Any, int]]) -> int:
+    """Bind, and serve until a signal or the engine's end; returns the process's exit code, which is that of `serve`.
 
-    SIGTERM drains up to options.drain_timeout_s, SIGINT or a second signal ends at once.
-    announce: called with the address once requests can come. Raises ConfigError, ModelError.
+    SIGTERM drains up to options.drain_timeout_s, SIGINT or a second signal ends at once. Raises ConfigError where the
+    address can't be had, and what `serve` raises.
     """
     import uvloop
 
     async def main(listener: socket.socket) -> int:
         stop = Stop()
         with stop.on_signals():
-            return await serve(engine, options, listener, root, announce, stop)
+            return await serve(listener, stop)
 
     with open_socket(options) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main(listener))
@@ -48,7 +49,10 @@ async def serve(
     announce: Callable[[str], None],
     stop: "Stop",
 ) -> int:
-    """Start the engine, serve on a bound socket, and close the engine at the end. Returns 1 if the engine failed."""
+    """Start the engine, serve on a bound socket, and close the engine at the end. Returns 1 if the engine failed.
+
+    announce: called with the address once requests can come. Raises ConfigError, ModelError.
+    """
     starting = asyncio.create_task(engine.start(), name="headrace-start")
     stopped = asyncio.create_task(stop.asked.wait(), name="headrace-stop")
     try:
