@@ -10,9 +10,9 @@ from typing import Any, Literal, Self, Unpack
 from msgspec import convert
 from msgspec.structs import fields
 
-from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt
-from headrace.core.config import Use, load_config
-from headrace.core.errors import EngineClosed, HeadraceError, InvalidParameter, ModelNotFound
+from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt, check_prompt, check_token_ids
+from headrace.core.config import Config, Use, load_config
+from headrace.core.errors import ConfigError, EngineClosed, HeadraceError, InvalidParameter, ModelNotFound
 from headrace.core.interfaces import SchedulerStats
 from headrace.core.messages import (
     Detokenize,
@@ -43,8 +43,9 @@ class Engine:
     """Runs a model behind a scheduler, on the caller's event loop.
 
     model: a folder, a GGUF file, a catalogue name or a hub id; None for runners without a model.
-    config: a plugins.toml; see core/config.py for where one is looked for.
+    config: a plugins.toml, see core/config.py for where one is looked for; or what was loaded from one.
     options: options of providers by role, on top of the file's [options].
+    placement: where its actors live, such as attached.Attached; None: as engine.processes says.
     overrides: fields of [use] and [engine] by name, such as policy="priority" or max_num_seqs=8. policy, runner and
         tokenizer may also be objects that implement their protocol.
 
@@ -57,33 +58,64 @@ class Engine:
         self,
         model: str | Path | None = None,
         *,
-        config: str | Path | None = None,
+        config: str | Path | Config | None = None,
         options: dict[str, dict[str, Any]] | None = None,
+        placement: Placement | None = None,
         **overrides: Any,
     ) -> None:
         self._objects = {
             role: overrides.pop(role)
             for role in (field.name for field in fields(Use))
-            if not isinstance(overrides.get(role, ""), str)
+            if not isinstance(overrides.get(role), str | None)
         }
-        self.config = load_config(None if config is None else Path(config), overrides, options)
+        self.config = _load(config, overrides, options)
         self._model = model
         self._path: Path | None = None
-        self._frontend = Frontend(0, self.config.engine)
+        self._given_placement = placement
+        self._frontend = Frontend(0 if placement is None else placement.number, self.config.engine)
         self._placement: Placement | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._facts: RunnerReady | None = None
 
     # --- life ---
 
     async def start(self) -> Self:
-        """Load the model and start the actors. Raises ConfigError, ModelError."""
-        if self._placement is None:
-            self._path = await asyncio.to_thread(find_model, self._model, self.config.engine.revision)
-            self._placement = self._place(self._path)
-            self._facts = await self._placement.start(self._frontend)
+        """Load the model and start the actors; harmless when they run. Raises ConfigError, ModelError, EngineClosed.
+
+        After a failure nothing is left, and it may be called again. Cancelling it stops the start.
+        """
+        self._frontend.check_open()
+        starting = self._starting = self._starting or asyncio.create_task(self._start(), name="headrace-start")
+        try:
+            await asyncio.wait([starting])
+        except asyncio.CancelledError:
+            await self._stop_starting()
+            raise
+        if starting.cancelled():
+            raise EngineClosed("the engine was closed while it started")
+        if starting.exception() is not None:
+            self._starting = None
+        starting.result()
         return self
 
+    async def _start(self) -> None:
+        self._path = await asyncio.to_thread(find_model, self._model, self.config.engine.revision)
+        self._placement = self._place(self._path)
+        try:
+            self._facts = await self._placement.start(self._frontend)
+        except BaseException:
+            placement, self._placement = self._placement, None
+            await placement.close()
+            raise
+
+    async def _stop_starting(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+
     def _place(self, model: Path | None) -> Placement:
+        if self._given_placement is not None:
+            return self._given_placement
         if self.config.engine.processes == "inline" or self._objects:  # an object can't leave its process
             return Inline(self.config, model, self._objects)
         from headrace.split import Split
@@ -93,6 +125,7 @@ class Engine:
     async def close(self) -> None:
         """End all requests with EngineClosed and release everything; idempotent."""
         self._frontend.close("the engine was closed")
+        await self._stop_starting()
         if self._placement is not None:
             await self._placement.close()
 
@@ -182,6 +215,8 @@ class Engine:
 
     async def reset_prefix_cache(self, force: bool = False) -> None:
         """Forget cached blocks. Raises BusyError while requests run, unless forced: then they recompute."""
+        if not isinstance(force, bool):
+            raise InvalidParameter(f"force is {force!r:.80}, must be True or False", "force")
         await self._frontend.call(ResetPrefixCache(force))
 
     async def trace(self) -> list[Span]:
@@ -204,10 +239,22 @@ class Engine:
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True, with_texts: bool = False) -> Tokenized:
         """Return the ids a prompt has, and each token alone as text if asked for. Raises InvalidPrompt."""
-        call = Tokenize(prompt, add_special_tokens, with_texts)
+        check_prompt(prompt)
+        call = Tokenize(prompt, bool(add_special_tokens), bool(with_texts))
         return convert(await self._frontend.call(call), Tokenized, from_attributes=True)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of these ids, special tokens included. Raises InvalidParameter."""
+        check_token_ids("tokens", token_ids)
         text: str = await self._frontend.call(Detokenize(tuple(token_ids)))
         return text
+
+
+def _load(
+    config: str | Path | Config | None, overrides: dict[str, Any], options: dict[str, dict[str, Any]] | None
+) -> Config:
+    if not isinstance(config, Config):
+        return load_config(None if config is None else Path(config), overrides, options)
+    if overrides or options:
+        raise ConfigError(f"config is loaded already, so that {', '.join(overrides) or 'options'} comes too late")
+    return config

@@ -1,28 +1,41 @@
 """The frontend's side of the ring: the journal of unfinished requests, and the calls that wait for an answer."""
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from msgspec import msgpack
 from msgspec.structs import replace
 
 from headrace.ask import Ask
 from headrace.core.channel import Inbox
 from headrace.core.config import EngineConfig
-from headrace.core.errors import DeadlineExceeded, EngineClosed, HeadraceError, QueueFull, RequestFailed, restore
+from headrace.core.errors import (
+    DeadlineExceeded,
+    EngineClosed,
+    HeadraceError,
+    InvalidParameter,
+    QueueFull,
+    RequestFailed,
+    restore,
+)
 from headrace.core.messages import (
     Abort,
     Call,
     Delta,
     Finished,
+    Pause,
     Refused,
     Regained,
     Reply,
     RequestId,
+    Resume,
     Submit,
     SubmitAll,
     ToFrontend,
@@ -31,6 +44,13 @@ from headrace.core.messages import (
 )
 from headrace.core.params import MAX_SEED
 from headrace.outputs import Chunk, Timings, chunk_of, merge
+
+_NO_CALL = 0
+"""Number of calls whose answer nobody waits for."""
+_UNSENDABLE = (TypeError, ValueError, OverflowError)
+"""What the encoder says of foreign objects, of text that is no Unicode, and of numbers beyond 64 bits."""
+_USERS_FIELDS = ("prompt", "params", "cache_salt", "policy_args")
+"""Of Submit: what holds users' own values."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +68,7 @@ class OpenRequest:
     first_token: float | None = None
     ended: float | None = None
     deadline: asyncio.TimerHandle | None = None
-    received: dict[int, list[bytes]] = field(default_factory=dict)
+    received: dict[int, bytearray] = field(default_factory=dict)
     """By choice, the token ids that came, int32; what a restarted engine goes on from."""
     is_aborted: bool = False
     is_dropped: bool = False
@@ -61,8 +81,14 @@ class OpenRequest:
 
     def resubmission(self) -> Submit:
         """Return what a restarted engine gets: the unfinished choices with the tokens they have."""
-        received = {choice: b"".join(self.received.get(choice, ())) for choice in sorted(self.unfinished)}
-        return replace(self.submit, regained=tuple(Regained(*child) for child in received.items()))
+        regained = tuple(Regained(choice, bytes(self.received.get(choice, b""))) for choice in sorted(self.unfinished))
+        return replace(self.submit, regained=regained)
+
+    def usage(self, finished: Finished) -> Usage:
+        """Return the usage of a completion; one that ended before a restarted engine ran it has its earlier tokens."""
+        num_received = len(self.received.get(finished.last.request.choice, b"")) // 4
+        usage = finished.usage
+        return replace(usage, completion_tokens=max(usage.completion_tokens, num_received))
 
     def take(self) -> list[Chunk]:
         """Take what has come since the last time."""
@@ -89,30 +115,37 @@ class _OpenCall:
 
 
 class Frontend:
-    """Submits requests and hands out what comes back. Lives on one event loop; `abort` may come from any thread."""
+    """Submits requests and hands out what comes back. Lives on one event loop; `drop` may be called from anywhere."""
 
     def __init__(self, number: int, config: EngineConfig) -> None:
         self.inbox: Inbox[ToFrontend] = Inbox()
         self.number = number
         self._config = config
         self._send: Callable[..., None] = _drop
-        self._counter = 0
+        self._num_submitted = 0
+        self._num_called = 0
         self._journal: dict[int, OpenRequest] = {}
         self._calls: dict[int, _OpenCall] = {}
-        self._closed: HeadraceError | None = None
+        self._pause: Pause | None = None
+        """The pause that holds; a restarted engine gets it again."""
+        self._closed: str | None = None
+        """Why, once everything has ended."""
         self._has_closed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- the way to the engine ---
 
     def connect(self, send: Callable[..., None]) -> None:
         """Send by `send(*messages)` from now on, and begin with all that is open: the engine has just started."""
         self.handle(self.inbox.buffer.drain())  # what an earlier life sent counts
+        self._loop = asyncio.get_running_loop()
         self._send = send
-        for request in list(self._journal.values()):
+        if self._pause is not None:
+            send(Call(self.number, _NO_CALL, self._pause))
+        for request in self._journal.values():
+            send(request.resubmission())
             if request.is_aborted:
-                self._end_aborted(request)
-            else:
-                send(request.resubmission())
+                send(Abort(request.ids()))
         for call in self._calls.values():
             send(call.message)
 
@@ -123,9 +156,11 @@ class Frontend:
     # --- requests ---
 
     def submit(self, asks: Sequence[Ask]) -> list[OpenRequest]:
-        """Send requests off, all or none. Raises QueueFull or EngineClosed; what input refuses comes back later."""
-        if self._closed is not None:
-            raise self._closed
+        """Send requests off, all or none. Raises QueueFull, EngineClosed, or InvalidParameter for what can't be sent.
+
+        What input refuses comes back later.
+        """
+        self.check_open()
         if len(self._journal) + len(asks) > self._config.max_queued_requests:
             raise QueueFull(
                 f"{len(self._journal)} requests are open and {len(asks)} more were submitted, limit is "
@@ -134,16 +169,26 @@ class Frontend:
         opened = [self._open(ask) for ask in asks]
         submits = tuple(request.submit for request in opened)
         message: ToInput = submits[0] if len(submits) == 1 else SubmitAll(submits)
-        self._send(message)
+        try:
+            self._send(message)
+        except _UNSENDABLE as error:
+            for request in opened:
+                self._close(request)
+            raise _unsendable(submits, error) from error
         return opened
 
+    def check_open(self) -> None:
+        """Raise EngineClosed if everything has ended."""
+        if self._closed is not None:
+            raise EngineClosed(self._closed)
+
     def _open(self, ask: Ask) -> OpenRequest:
-        self._counter += 1
+        self._num_submitted += 1
         params = ask.params
         if params.seed is None:
             params = replace(params, seed=self._draw_seed())
         submit = Submit(
-            RequestId(self.number, self._counter, 0),
+            RequestId(self.number, self._num_submitted, 0),
             ask.prompt,
             params,
             priority=ask.priority,
@@ -152,7 +197,7 @@ class Frontend:
             policy_args=ask.policy_args,
         )
         request = OpenRequest(submit, set(range(params.n)))
-        self._journal[self._counter] = request
+        self._journal[self._num_submitted] = request
         if ask.deadline_s is not None:
             loop = asyncio.get_running_loop()
             request.deadline = loop.call_later(ask.deadline_s, self._expire, request, ask.deadline_s)
@@ -161,15 +206,25 @@ class Frontend:
     def _draw_seed(self) -> int:
         if self._config.seed is None:
             return secrets.randbits(63)
-        digest = hashlib.sha256(f"{self._config.seed}:{self._counter}".encode()).digest()
+        digest = hashlib.sha256(f"{self._config.seed}:{self._num_submitted}".encode()).digest()
         return int.from_bytes(digest[:8], "little") & MAX_SEED
 
     def abort(self, request: OpenRequest, *, drop: bool) -> None:
-        """End a request early; `drop`: nobody reads it any more. Harmless when it has ended. From any thread."""
+        """End a request early; `drop`: nobody reads it any more. Harmless when it has ended."""
         request.is_dropped |= drop
         request.is_aborted = True
-        if request.ended is None and self._closed is None:
+        request.wake.set()
+        if request.ended is None:
             self._send(Abort(request.ids()))
+
+    def drop(self, request: OpenRequest) -> None:
+        """Have a request aborted that nobody can read any more.
+
+        For destructors: they run on any thread and at any point, also inside the locks of links, so this takes none.
+        """
+        if self._loop is not None and request.ended is None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(partial(self.abort, request, drop=True))
 
     def _expire(self, request: OpenRequest, deadline_s: float) -> None:
         self.abort(request, drop=False)
@@ -183,17 +238,24 @@ class Frontend:
 
     async def call(self, what: Any) -> Any:
         """Ask the core something and wait for its answer. Raises the error it answers with."""
-        if self._closed is not None:
-            raise self._closed
-        self._counter += 1
-        number = self._counter
+        self.check_open()
+        self._num_called += 1
+        number = self._num_called
         call = _OpenCall(Call(self.number, number, what), asyncio.get_running_loop().create_future())
         self._calls[number] = call
         try:
             self._send(call.message)
+            if isinstance(what, Pause | Resume):
+                self._note_pause(what)
             return await call.answer
+        except _UNSENDABLE as error:
+            raise _unsendable((), error) from error
         finally:
             self._calls.pop(number, None)
+
+    def _note_pause(self, what: Pause | Resume) -> None:
+        """Remember a pause for an engine that starts again: there, what was running waits too, and nothing ends."""
+        self._pause = None if isinstance(what, Resume) else Pause("keep" if what.mode == "keep" else "wait")
 
     # --- what comes back ---
 
@@ -215,7 +277,7 @@ class Frontend:
                     self._answer(message)
 
     def _take_delta(self, request: OpenRequest, delta: Delta) -> None:
-        request.received.setdefault(delta.request.choice, []).append(delta.token_ids)
+        request.received.setdefault(delta.request.choice, bytearray()).extend(delta.token_ids)
         self._take_chunk(request, chunk_of(delta))
 
     def _take_chunk(self, request: OpenRequest, chunk: Chunk) -> None:
@@ -239,19 +301,12 @@ class Frontend:
             chunk_of(finished.last),
             finish_reason=finished.reason,
             stop_reason=finished.stop_reason,
-            usage=finished.usage,
+            usage=request.usage(finished),
         )
         self._take_chunk(request, chunk)
         request.unfinished.discard(chunk.index)
         if not request.unfinished:
             self._close(request)
-
-    def _end_aborted(self, request: OpenRequest) -> None:
-        """End here what was aborted while the engine was away."""
-        for choice in sorted(request.unfinished):
-            num_tokens = sum(map(len, request.received.get(choice, ()))) // 4
-            self._take_chunk(request, Chunk(index=choice, finish_reason="abort", usage=Usage(0, num_tokens)))
-        self._close(request)
 
     def _fail(self, request: OpenRequest, error: HeadraceError) -> None:
         if request.ended is None:
@@ -276,7 +331,7 @@ class Frontend:
 
     def close(self, reason: str) -> None:
         """End everything that is open with EngineClosed(reason); later submissions raise it."""
-        self._closed = self._closed or EngineClosed(reason)
+        self._closed = self._closed or reason
         self._has_closed.set()
         for request in list(self._journal.values()):
             self._fail(request, EngineClosed(reason))
@@ -288,11 +343,30 @@ class Frontend:
         """Wait until everything has ended; returns the error that later submissions raise."""
         await self._has_closed.wait()
         assert self._closed is not None
-        return self._closed
+        return EngineClosed(self._closed)
 
 
 def _drop(*messages: ToInput) -> None:
     """Send nowhere."""
+
+
+def _unsendable(submits: Iterable[Submit], error: Exception) -> InvalidParameter:
+    """Explain that a message can't be encoded, naming the field at fault."""
+    parts = ((name, getattr(submit, name)) for submit in submits for name in _USERS_FIELDS)
+    field = next((name for name, value in parts if not _is_sendable(value)), None)
+    return InvalidParameter(
+        f"{field or 'the call'} holds a value that can't be sent to the engine ({error}); use plain numbers, strings, "
+        f"lists and dicts",
+        field,
+    )
+
+
+def _is_sendable(value: object) -> bool:
+    try:
+        msgpack.encode(value)
+    except _UNSENDABLE:
+        return False
+    return True
 
 
 def total_usage(usages: Sequence[Usage]) -> Usage:

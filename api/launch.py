@@ -6,7 +6,8 @@ Engines in several processes build the same parts here, one process each (proces
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,9 @@ OBJECT_ROLES = ("policy", "runner", "tokenizer")
 
 class Placement(Protocol):
     """Where the actors of an engine live."""
+
+    number: int
+    """Of the frontend here among those of the engine."""
 
     async def start(self, frontend: Frontend) -> RunnerReady:
         """Load everything and connect the frontend. Raises ConfigError, ModelError, EngineClosed."""
@@ -81,19 +85,23 @@ class Builder:
     def runner(self) -> Runner:
         """Build the runner; it isn't loaded yet."""
         context = RunnerContext(self._config, self._text.model, max_rows=self._max_rows, clock=time.monotonic)
-        runner: Runner = self._objects.get("runner") or self._registry.build_runner(context)
+        runner: Runner = self._object("runner", lambda: self._registry.build_runner(context))
         return runner
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer."""
-        tokenizer: Tokenizer = self._objects.get("tokenizer") or self._registry.build_tokenizer(self._text)
+        tokenizer: Tokenizer = self._object("tokenizer", lambda: self._registry.build_tokenizer(self._text))
         return tokenizer
 
     def scheduler(self, facts: RunnerReady) -> Scheduler:
         """Build the scheduler with its policy and KV manager."""
         context = CoreContext(self._config, facts, self._max_rows, time.monotonic)
-        policy = self._objects.get("policy") or self._registry.build_policy(context)
+        policy = self._object("policy", lambda: self._registry.build_policy(context))
         return self._registry.build_scheduler(SchedulerContext(context, self._registry.build_kv(context), policy))
+
+    def _object(self, role: str, build: Callable[[], Any]) -> Any:
+        """Return the object a user gave, which may count as false, such as an empty queue; else build one."""
+        return self._objects[role] if role in self._objects else build()
 
     def input_actor(self, tokenizer: Tokenizer, facts: RunnerReady, send: Callable[..., None]) -> InputActor:
         """Build the input actor; `send(*messages)` goes to the core."""
@@ -112,6 +120,8 @@ class Builder:
 class Inline:
     """All actors on the caller's loop, linked by inboxes."""
 
+    number = 0
+
     def __init__(self, config: Config, model: Path | None, objects: dict[str, Any] | None = None) -> None:
         self._builder = Builder(config, model, objects)
         self._actors: asyncio.Task[None] | None = None
@@ -122,20 +132,19 @@ class Inline:
         try:
             facts: RunnerReady
             facts, tokenizer = await _gather(runner.load, self._builder.tokenizer)
-            scheduler = self._builder.scheduler(facts)
+            actors = self._link(frontend, facts, tokenizer, runner)
         except BaseException:
-            runner.close()
+            await asyncio.to_thread(runner.close)
             raise
-        self._actors = asyncio.create_task(self._run(frontend, facts, tokenizer, runner, scheduler), name="headrace")
-        await asyncio.sleep(0)
+        self._actors = asyncio.create_task(self._run(frontend, runner, actors), name="headrace")
+        await asyncio.sleep(0)  # it has begun: whatever ends it from now on releases the runner
         return facts
 
-    async def _run(
-        self, frontend: Frontend, facts: RunnerReady, tokenizer: Tokenizer, runner: Runner, scheduler: Scheduler
-    ) -> None:
+    def _link(self, frontend: Frontend, facts: RunnerReady, tokenizer: Tokenizer, runner: Runner) -> "Actors":
+        """Build the actors and the inboxes between them, and connect the frontend."""
         to_input: Inbox[ToInput] = Inbox()
         to_output: Inbox[ToOutput] = Inbox()
-        core = self._builder.core(runner, scheduler, to_output.send)
+        core = self._builder.core(runner, self._builder.scheduler(facts), to_output.send)
 
         def send_frontend(_number: int, messages: list[ToFrontend]) -> None:
             frontend.inbox.send(*messages)
@@ -143,18 +152,24 @@ class Inline:
         input_actor = self._builder.input_actor(tokenizer, facts, core.inbox.send)
         output_actor = OutputActor(tokenizer, send_frontend, core.inbox.send)
         frontend.connect(to_input.send)
+        return {
+            "input": partial(to_input.serve, input_actor.handle),
+            "core": core.run,
+            "output": partial(to_output.serve, output_actor.handle),
+            "frontend": partial(frontend.inbox.serve, frontend.handle),
+        }
+
+    async def _run(self, frontend: Frontend, runner: Runner, actors: "Actors") -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(to_input.serve(input_actor.handle), name="headrace-input")
-                group.create_task(core.run(), name="headrace-core")
-                group.create_task(to_output.serve(output_actor.handle), name="headrace-output")
-                group.create_task(frontend.inbox.serve(frontend.handle), name="headrace-frontend")
+                for name, serve in actors.items():
+                    group.create_task(serve(), name=f"headrace-{name}")
         except BaseExceptionGroup as failed:
             cause = failed.exceptions[0]
             log.error("the engine failed", exc_info=cause)
             frontend.close(f"the engine failed: {type(cause).__name__}: {cause}")
         finally:
-            runner.close()
+            await asyncio.to_thread(runner.close)  # it may wait for a step
 
     def pids(self) -> dict[str, int]:
         """Return no processes."""
@@ -165,6 +180,10 @@ class Inline:
         if self._actors is not None:
             self._actors.cancel()
             await asyncio.wait([self._actors])
+
+
+Actors = dict[str, Callable[[], Coroutine[Any, Any, None]]]
+"""What serves each actor until it is cancelled, by name."""
 
 
 async def _gather(*work: Callable[[], Any]) -> list[Any]:

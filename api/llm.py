@@ -3,19 +3,23 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt
-from headrace.core.errors import BatchRefused, EngineClosed, InvalidParameter
+from headrace.core.errors import BatchRefused, EngineClosed, InvalidParameter, InvalidPrompt
 from headrace.core.interfaces import SchedulerStats
 from headrace.core.messages import RunnerReady
 from headrace.core.params import SamplingParams
+from headrace.core.process import STOP_S
 from headrace.engine import Engine
 from headrace.outputs import Result
 
 T = TypeVar("T")
+END_S = STOP_S + 1
+"""How long what still runs on the loop has to end when an LLM is closed; processes that stop are waited for."""
 Params = SamplingParams | Sequence[SamplingParams] | None
 """One for all prompts, or one each."""
 
@@ -36,6 +40,7 @@ class LLM:
         self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-llm", daemon=True)
         self._thread.start()
         self._is_closed = False
+        self._closing = threading.Lock()
         try:
             self._engine = Engine(model, **{"processes": "inline", **engine})
             self._run(self._engine.start())
@@ -69,6 +74,8 @@ class LLM:
         **options: Unpack[RequestOptions],
     ) -> list[Result]:
         """Return one answer per conversation; a list of messages is one conversation. Otherwise as `generate`."""
+        if not isinstance(conversations, Sequence):
+            raise InvalidPrompt(f"conversations is a {type(conversations).__name__}, must be a list", "conversations")
         is_one = bool(conversations) and isinstance(conversations[0], dict)
         return self._answer(ask_chat, [conversations] if is_one else list(conversations), params, use_tqdm, options)
 
@@ -113,10 +120,12 @@ class LLM:
         self._run(self._engine.reset_prefix_cache(force))
 
     def close(self) -> None:
-        """Release everything; idempotent, from any thread."""
-        if not self._is_closed:
-            self._run(self._engine.close())
-            self._stop_loop()
+        """Release everything; idempotent, from any thread. What other threads wait for ends with EngineClosed."""
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._submit(self._engine.close()).result()
+                self._stop_loop()
 
     def __enter__(self) -> Self:
         return self
@@ -125,21 +134,39 @@ class LLM:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._is_closed:
-            work.close()
-            raise EngineClosed("the LLM was closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._closing:
+            if self._is_closed:
+                work.close()
+                raise EngineClosed("the LLM was closed")
+            future = self._submit(work)
         try:
             return future.result()
+        except CancelledError:
+            raise EngineClosed("the LLM was closed") from None
         except BaseException:
             future.cancel()
             raise
 
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def _stop_loop(self) -> None:
+        """Let what is left on the loop end, then stop it."""
         self._is_closed = True
+        self._submit(_end_others()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_others() -> None:
+    """Wait for all other tasks of this loop, cancelled at a deadline."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, late = await asyncio.wait(others, timeout=END_S)
+        for task in late:
+            task.cancel()
+        await asyncio.wait(others)
 
 
 async def _gather(work: list[Coroutine[Any, Any, Result]]) -> list[Result]:
@@ -157,6 +184,10 @@ async def _gather(work: list[Coroutine[Any, Any, Result]]) -> list[Result]:
 
 
 def _listed(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
-    if isinstance(prompts, str) or (prompts and all(isinstance(item, int) for item in prompts)):
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise InvalidPrompt(f"prompts is a {type(prompts).__name__}, must be a prompt or a list of prompts", "prompts")
+    if prompts and all(isinstance(item, int) for item in prompts):
         return [prompts]  # type: ignore[list-item]  # a list of ints is one prompt
     return list(prompts)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import zmq
 
 from headrace.core.config import Config
-from headrace.core.errors import EngineClosed, HeadraceError
+from headrace.core.errors import EngineClosed
 from headrace.core.links import Inbound, Outbound, check_path
 from headrace.core.messages import FrontendGone, RunnerReady, ToFrontend, ToInput
 from headrace.core.process import Child, Facts, Spec, socket_path
@@ -95,6 +95,7 @@ class Launcher:
         try:
             facts = await self._start_epoch()
         except BaseException:
+            self._kill()  # nothing runs yet: there is nothing to tidy up
             await self.close()
             raise
         self._supervisor = asyncio.create_task(self._supervise(), name="headrace-supervisor")
@@ -174,10 +175,7 @@ class Launcher:
         while True:
             cause = await self._first_death()
             log.error("%s; %d restarts left", cause, left)
-            self._disconnect()
-            for child in self.children:
-                child.kill()
-            self.children = []
+            self._kill()
             if not left:
                 self._give_up(f"{cause}, and engine.max_restarts ({self._config.engine.max_restarts}) is used up")
                 return
@@ -187,9 +185,17 @@ class Launcher:
             try:
                 with contextlib.suppress(EngineClosed):  # one died again while it started: that is the next death
                     await self._start_epoch()
-            except HeadraceError as error:
-                self._give_up(f"{cause}, and the engine can't start again: {error}")
+            except Exception as error:  # whatever it is, requests get an answer
+                self._kill()
+                self._give_up(f"{cause}, and the engine can't start again: {type(error).__name__}: {error}")
                 return
+
+    def _kill(self) -> None:
+        """End what is left of an epoch."""
+        self._disconnect()
+        for child in self.children:
+            child.kill()
+        self.children = []
 
     def _give_up(self, reason: str) -> None:
         log.error("the engine ends: %s", reason)
@@ -209,6 +215,8 @@ class Launcher:
 class Split:
     """Placement of an engine in processes of its own, with its one frontend here."""
 
+    number = 0
+
     def __init__(self, config: Config, model: Path | None) -> None:
         self._config = config
         self._model = model
@@ -220,7 +228,7 @@ class Split:
         """Start the processes and connect the frontend."""
         self._launcher = Launcher(self._config, self._model, [LocalPort(frontend, self._context)], self._context)
         facts = await self._launcher.start()
-        self._serving = asyncio.create_task(frontend.inbox.serve(frontend.handle), name="headrace-frontend")
+        self._serving = asyncio.create_task(_serve(frontend), name="headrace-frontend")
         return facts
 
     def pids(self) -> dict[str, int]:
@@ -235,6 +243,15 @@ class Split:
             self._serving.cancel()
             await asyncio.wait([self._serving])
         self._context.destroy(linger=0)
+
+
+async def _serve(frontend: Frontend) -> None:
+    """Hand out what comes back, until cancelled."""
+    try:
+        await frontend.inbox.serve(frontend.handle)
+    except Exception as error:
+        log.exception("the frontend failed")
+        frontend.close(f"the frontend failed: {type(error).__name__}: {error}")
 
 
 async def _first_failure(waits: Iterable[Coroutine[Any, Any, object]]) -> None:

@@ -75,8 +75,7 @@ class Stream:
         await self.aclose()
 
     def __del__(self) -> None:
-        if self._request.ended is None:
-            self._frontend.abort(self._request, drop=True)
+        self._frontend.drop(self._request)
 
 
 class Streams:

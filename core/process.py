@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -48,6 +48,19 @@ class Facts(Struct, frozen=True, tag=True):
     facts: RunnerReady
 
 
+class Serve(Struct, frozen=True, tag=True):
+    """launcher -> server process, behind its spec."""
+
+    frontend: int
+    """Number of its frontend; one that takes a dead one's place has another."""
+    listener: int
+    """File descriptor of the bound socket that all server processes share."""
+    root: str
+    """What the model is, for those who ask for its name."""
+    options: bytes
+    """ServerOptions as msgpack; only the server reads them."""
+
+
 class Epoch(Struct, frozen=True, tag=True):
     """launcher -> server process: the engine runs, its sockets are in this folder."""
 
@@ -65,7 +78,14 @@ class Closed(Struct, frozen=True, tag=True):
     reason: str
 
 
-ToChild = Spec | Facts | Epoch | Down | Closed
+class Leave(Struct, frozen=True, tag=True):
+    """launcher -> server process: take no more requests, and end when the open ones have."""
+
+    is_hurried: bool
+    """Abort the open ones."""
+
+
+ToChild = Spec | Facts | Serve | Epoch | Down | Closed | Leave
 
 
 class Ready(Struct, frozen=True, tag=True):
@@ -98,23 +118,34 @@ class Child:
         self._transport: asyncio.BaseTransport | None = None
 
     @classmethod
-    async def spawn(cls, role: str, spec: Spec) -> "Child":
-        """Start a process and send it its spec."""
+    async def spawn(cls, role: str, spec: Spec, pass_fds: Sequence[int] = ()) -> "Child":
+        """Start a process and send it its spec; it inherits `pass_fds`, under their numbers.
+
+        It doesn't import from the working directory.
+        """
         read_end, write_end = os.pipe()
+        pipe = os.fdopen(read_end, "rb")
         try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, at start-up only
-                [sys.executable, "-m", f"headrace.processes.{role}", str(write_end)],
-                stdin=subprocess.PIPE,
-                pass_fds=(write_end,),
-            )
+            with _signals_blocked():
+                process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, at start-up only
+                    [sys.executable, "-P", "-m", f"headrace.processes.{role}", str(write_end)],
+                    stdin=subprocess.PIPE,
+                    pass_fds=(write_end, *pass_fds),
+                )
+        except BaseException:
+            pipe.close()
+            raise
         finally:
             os.close(write_end)
-        loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         child = cls(role, process, reader)
-        child._transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
-        )
+        try:
+            child._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), pipe
+            )
+        except BaseException:
+            child.kill()
+            raise
         child.tell(spec)
         return child
 
@@ -133,19 +164,27 @@ class Child:
 
     async def ready(self) -> RunnerReady | None:
         """Wait until it runs. Raises what it failed with, or EngineClosed if it died without a word."""
-        try:
-            (length,) = _LENGTH.unpack(await self._ready.readexactly(_LENGTH.size))
-            said = msgspec.msgpack.decode(await self._ready.readexactly(length), type=Ready | Failed)
-        except asyncio.IncompleteReadError:
-            raise EngineClosed(f"the {self.role} process died while it started ({self._how()})") from None
+        said = await self._said()
+        if said is None:
+            raise EngineClosed(f"the {self.role} process died while it started ({self._how()})")
         if isinstance(said, Failed):
             raise restore(said.error)
         return said.facts
 
     async def died(self) -> str:
-        """Wait until the process has ended; returns how."""
+        """Wait until the process has ended; returns how, and what it said about it."""
+        said = await self._said()
         await self._ready.read()
-        return f"the {self.role} process ended ({self._how()})"
+        why = f": {said.error.message}" if isinstance(said, Failed) else ""
+        return f"the {self.role} process ended ({self._how()}){why}"
+
+    async def _said(self) -> "Ready | Failed | None":
+        """Wait for the next report; None: there is no more."""
+        try:
+            (length,) = _LENGTH.unpack(await self._ready.readexactly(_LENGTH.size))
+            return msgspec.msgpack.decode(await self._ready.readexactly(length), type=Ready | Failed)
+        except asyncio.IncompleteReadError:
+            return None
 
     def _how(self) -> str:
         try:
@@ -178,6 +217,19 @@ class Child:
         self.kill()
 
 
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Have a process that is started here never see SIGINT and SIGTERM.
+
+    Supervisors tell every process of a service: what is to become of a child is its launcher's decision.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # --- the child's side -------------------------------------------------------------------------------------------------
 
 
@@ -204,8 +256,9 @@ class Parent:
         self._report(Ready(facts))
 
     def fail(self, error: BaseException) -> None:
-        """Report that it can't."""
-        self._report(Failed(describe(error)))
+        """Report that it can't. What wasn't raised on purpose is the end of an engine, not of a request."""
+        known = error if isinstance(error, HeadraceError) else EngineClosed(f"{type(error).__name__}: {error}")
+        self._report(Failed(describe(known)))
 
     def _report(self, message: Ready | Failed) -> None:
         frame = msgspec.msgpack.encode(message)
@@ -216,9 +269,11 @@ class Parent:
         """Read the launch pipe to its end, then have this process leave, by force at a deadline."""
         decoder = msgspec.msgpack.Decoder(ToChild)
         with os.fdopen(0, "rb", closefd=False) as pipe:
-            while header := pipe.read(_LENGTH.size):
-                told = decoder.decode(pipe.read(*_LENGTH.unpack(header)))
-                self._loop.call_soon_threadsafe(self.told.put_nowait, told)
+            while len(header := pipe.read(_LENGTH.size)) == _LENGTH.size:
+                (length,) = _LENGTH.unpack(header)
+                if len(frame := pipe.read(length)) < length:
+                    break  # the launcher died while it wrote
+                self._loop.call_soon_threadsafe(self.told.put_nowait, decoder.decode(frame))
         threading.Timer(FORCE_EXIT_S, os._exit, (1,)).start()
         with contextlib.suppress(RuntimeError):  # the loop has closed: this process is leaving already
             self._loop.call_soon_threadsafe(self.stopping.set)
@@ -232,20 +287,24 @@ def run_child(main: Main) -> None:
     """Run a child's main to the end of its process; the argument vector names the ready pipe."""
     import uvloop
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the launcher decides
+    threading.excepthook = _leave
     code = uvloop.run(_run(main, int(sys.argv[1])))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # no atexit hook or foreign thread may hold up the end
 
 
+def _leave(failure: threading.ExceptHookArgs) -> None:
+    """End the process with a thread that fails: without its links or runner it would only hang."""
+    thread = failure.thread.name if failure.thread else "a thread"
+    logging.getLogger("headrace").critical("%s failed", thread, exc_info=failure.exc_value)
+    os._exit(1)
+
+
 async def _run(main: Main, ready_fd: int) -> int:
     parent = Parent(ready_fd, asyncio.get_running_loop())
     try:
-        spec = await parent.told.get()
-        assert isinstance(spec, Spec)
-        logging.basicConfig(level=spec.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        running = asyncio.ensure_future(main(parent, spec))
+        running = asyncio.create_task(_serve(main, parent))
         stopping = asyncio.create_task(parent.stopping.wait())
         await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
         running.cancel()
@@ -259,3 +318,10 @@ async def _run(main: Main, ready_fd: int) -> int:
         parent.fail(cause)
         return 1
     return 0
+
+
+async def _serve(main: Main, parent: Parent) -> None:
+    spec = await parent.told.get()
+    assert isinstance(spec, Spec)
+    logging.basicConfig(level=spec.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    await main(parent, spec)

@@ -13,7 +13,8 @@ import pytest
 from engines import check_idle, kvhash, run
 
 from headrace import SamplingParams
-from headrace.core.errors import ConfigError, EngineClosed
+from headrace.core.errors import ConfigError, EngineClosed, InvalidParameter, InvalidPrompt
+from headrace.core.messages import Admit, RequestId, TokenPrompt
 from headrace.runners.kvhash import reference
 
 LONG = SamplingParams(temperature=0, max_tokens=400)
@@ -135,6 +136,109 @@ def test_a_process_that_dies_while_starting_gives_a_clear_error_and_leaves_nothi
         assert not own_folders()
 
     run(test)
+
+
+def test_an_engine_closed_while_it_starts_leaves_nothing():
+    async def test():
+        engine = split()
+        task = asyncio.create_task(engine.start())
+        await until(lambda: len(pids(engine) if engine._placement else ()) == 4)
+        children = pids(engine).values()
+        await engine.close()
+        with pytest.raises(EngineClosed, match="closed while it started"):
+            await task
+        assert not any(is_alive(pid) for pid in children)
+        assert not own_folders()
+        with pytest.raises(EngineClosed):
+            await engine.start()
+
+    run(test)
+
+
+def test_a_restart_that_fails_unexpectedly_ends_every_request(monkeypatch):
+    async def test():
+        async with split() as engine:
+            stream = engine.stream([1], SamplingParams(max_tokens=2000))
+            await anext(stream)
+            monkeypatch.setattr("sys.executable", "/nowhere/python")
+            os.kill(pids(engine)["core"], signal.SIGKILL)
+            with pytest.raises(EngineClosed, match="can't start again: FileNotFoundError"):
+                await stream.result()
+            await engine.wait_closed()
+
+    run(test)
+
+
+def test_a_message_that_a_process_cannot_read_ends_it_instead_of_its_link():
+    async def test():
+        async with split(max_restarts=0) as engine:
+            stream = engine.stream([1], SamplingParams(max_tokens=2000))
+            await anext(stream)
+            engine._frontend._send(Admit(RequestId(0, 9, 0), b"", 0, 1, 0, (), None))  # nothing that input takes
+            with pytest.raises(EngineClosed, match=r"the input process ended \(exit code 1\)"):
+                await stream.result()
+
+    run(test)
+
+
+def test_D05_bad_input_never_gets_to_another_process():
+    async def test():
+        async with split() as engine:
+            for wrong in (["abc"], [1.5], [2**70], "\ud800", ["\ud800"]):
+                with pytest.raises((InvalidPrompt, InvalidParameter)):
+                    await engine.generate(wrong)
+            with pytest.raises(InvalidParameter, match="policy_args"):
+                await engine.generate([1], policy_args={1: 2})
+            with pytest.raises(InvalidParameter, match="force"):
+                await engine.reset_prefix_cache(force=1)
+            with pytest.raises(InvalidPrompt):
+                await engine.tokenize(TokenPrompt(("abc",)))
+            with pytest.raises(InvalidParameter, match="tokens has the token id"):
+                await engine.detokenize(["abc"])
+            assert (await engine.generate([1], LONG)).token_ids == reference([1], 400)
+            await check_idle(engine)
+
+    run(test)
+
+
+def test_F13_ctrl_c_while_children_start_shows_no_traceback_of_theirs():
+    script = (
+        "import asyncio\n"
+        "from headrace import Engine\n"
+        "async def main():\n"
+        "    engine = Engine(runner='kvhash', tokenizer='symbols', max_model_len=512)\n"
+        "    starting = asyncio.create_task(engine.start())\n"
+        "    while not engine.pids(): await asyncio.sleep(0)\n"
+        "    print('started', flush=True)\n"
+        "    await starting\n"
+        "    await asyncio.Event().wait()\n"
+        "try: asyncio.run(main())\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    user = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    assert user.stdout.readline() == "started\n"
+    time.sleep(0.1)  # in the middle of their imports
+    os.killpg(user.pid, signal.SIGINT)
+    out, err = user.communicate(timeout=60)
+    assert (out, err, user.returncode) == ("interrupted\n", "", 0)
+
+
+def test_children_do_not_import_from_the_working_directory(tmp_path):
+    (tmp_path / "zmq.py").write_text("raise ZeroDivisionError('from the working directory')\n")
+    script = (
+        "import asyncio\n"
+        "from headrace import Engine, SamplingParams\n"
+        "async def main():\n"
+        "    async with Engine(runner='kvhash', tokenizer='symbols', max_model_len=512) as engine:\n"
+        "        print(len((await engine.generate([1], SamplingParams(max_tokens=5))).token_ids))\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("5\n", 0), done.stderr
 
 
 def test_errors_of_a_child_reach_the_caller_with_their_type():
