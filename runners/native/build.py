@@ -22,7 +22,7 @@ PREBUILT = Path(__file__).parent / "prebuilt"
 _COMPILERS = ("g++", "clang++", "c++")
 _FLAGS = (
     "-std=c++20",
-    "-O3",
+    "-O2",
     "-fPIC",
     "-ffp-contract=off",  # a fused operation here and not there would make rows differ
     "-fno-math-errno",

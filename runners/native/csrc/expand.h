@@ -1,5 +1,5 @@
-// From a panel's quantised groups to what the kernels multiply: plain codes, and scales as floats. Runs once for all
-// rows of a block, into memory that stays in the first cache.
+// From a panel's quantised groups to what the kernels multiply: plain codes, and scales as floats. With many rows this
+// happens once for all of them, into memory that stays in the first cache; with one or two, in registers on the way.
 //
 // 16-bit codes: pairs of depths of all columns, [pair][COLUMNS][2], in the order of Activations::numbers16.
 // 8-bit codes: quads of depths of all columns, [quad][COLUMNS][4].
@@ -10,7 +10,7 @@
 namespace hr {
 
 // Depths that are expanded at once.
-constexpr int MAX_EXPANDED = 512;
+constexpr int MAX_EXPANDED = 256;
 
 struct Expanded {
     alignas(64) int16_t codes[MAX_EXPANDED * COLUMNS];  // or 8-bit codes, in the first half
@@ -22,31 +22,57 @@ struct Expanded {
 
 namespace expand {
 
-HR_INLINE void halves(const uint8_t* from, float* to) {
-    const uint16_t* p = reinterpret_cast<const uint16_t*>(from);
-    store(to, load_f16(p));
-    store(to + LANES, load_f16(p + LANES));
-}
+// What the products need to know of a format: depths of one scale; the code that means 0 (16-bit codes have it
+// subtracted, the 8-bit kernel allows for it); bits of a code above the lower four; where its codes begin in a group.
+template <Format F>
+struct Traits {
+    static constexpr int SPAN = F == Format::Q6_K ? 16 : GROUP;
+    static constexpr int ZERO = F == Format::Q4_0 ? 8 : F == Format::Q5_0 ? 16 : F == Format::Q6_K ? 32 : 0;
+    static constexpr int UPPER_BITS = F == Format::Q5_0 ? 1 : F == Format::Q6_K ? 2 : 0;
+    static constexpr int UPPER_PLACE = F == Format::Q6_K ? 2 * COLUMNS : HALF_BYTES;
+    static constexpr int CODES_PLACE = F == Format::Q4_K   ? COLUMNS
+                                       : F == Format::Q5_0 ? HALF_BYTES + Q5_BITS_BYTES
+                                       : F == Format::Q6_K ? 2 * COLUMNS + Q6_BITS_BYTES
+                                                           : HALF_BYTES;
+    static constexpr int BLOCK_GROUPS = layout(F).depth / GROUP;
+    static constexpr int GROUP_BYTES = F == Format::Q4_K   ? Q4K_GROUP_BYTES
+                                       : F == Format::Q6_K ? Q6K_GROUP_BYTES
+                                                           : layout(F).panel_bytes;
+};
 
-// One group of u4 codes to 16 bits. ZERO: the code that means 0.
-template <int ZERO>
-HR_INLINE void nibbles16(const uint8_t* from, int16_t* to) {
-    const bits low = set16(15), zero_point = set16(ZERO);
-    for (int quad = 0; quad < QUADS; ++quad, from += 32, to += 64) {
-        const bits v = load_bits(from);
-        const bits all[4] = {and_bits(v, low), and_bits(shift_right16<4>(v), low), and_bits(shift_right16<8>(v), low),
-                             shift_right16<12>(v)};
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) store_bits(to + 16 * i, ZERO ? sub16(all[i], zero_point) : all[i]);
+// Where group `index` of a panel is; `groups`: where its groups begin. head: of the K formats.
+template <Format F>
+struct Place {
+    HR_INLINE Place(const uint8_t* groups, int index)
+        : head(groups + static_cast<size_t>(index / Traits<F>::BLOCK_GROUPS) * layout(F).panel_bytes), group(head) {
+        if constexpr (Traits<F>::BLOCK_GROUPS > 1) {
+            group = head + HALF_BYTES + index % Traits<F>::BLOCK_GROUPS * Traits<F>::GROUP_BYTES;
+        }
     }
-}
+    const uint8_t* codes(int quad) const {
+        constexpr int QUAD_BYTES = F == Format::Q8_0 ? 64 : 32;
+        return group + Traits<F>::CODES_PLACE + quad * QUAD_BYTES;
+    }
+    const uint8_t *head, *group;
+};
 
-HR_INLINE void nibbles8(const uint8_t* from, uint8_t* to) {
-    const bits low = set16(0x0F0F);
-    for (int quad = 0; quad < QUADS; ++quad, from += 32, to += 64) {
-        const bits v = load_bits(from);
-        store_bits(to, and_bits(v, low));
-        store_bits(to + 32, and_bits(shift_right16<4>(v), low));
+// The scales of a group: COLUMNS floats for every span.
+template <Format F>
+HR_INLINE void scales(const Place<F>& place, float* to) {
+    const uint16_t* p = reinterpret_cast<const uint16_t*>(place.head);
+    const floats low = load_f16(p), high = load_f16(p + LANES);
+    if constexpr (F == Format::Q4_K) {
+        store(to, mul(low, load_u8(place.group)));
+        store(to + LANES, mul(high, load_u8(place.group + LANES)));
+    } else if constexpr (F == Format::Q6_K) {
+        const int8_t* factor = reinterpret_cast<const int8_t*>(place.group);
+        store(to, mul(low, load_s8(factor)));
+        store(to + LANES, mul(high, load_s8(factor + LANES)));
+        store(to + COLUMNS, mul(low, load_s8(factor + COLUMNS)));
+        store(to + COLUMNS + LANES, mul(high, load_s8(factor + COLUMNS + LANES)));
+    } else {
+        store(to, low);
+        store(to + LANES, high);
     }
 }
 
@@ -59,139 +85,78 @@ HR_INLINE bits shift16(bits v) {
     }
 }
 
-// One quad whose upper bits (WIDTH of each code) lie at bit SHIFT of the bytes of `upper`.
-template <int WIDTH, int SHIFT, int ZERO>
-HR_INLINE void wide_quad16(bits v, bits upper, int16_t* to) {
-    const bits low = set16(15), mask = set16(WIDTH == 1 ? 0x10 : 0x30), zero_point = set16(ZERO);
-    const bits all[4] = {
-        or_bits(and_bits(v, low), and_bits(shift16<4 - SHIFT>(upper), mask)),
-        or_bits(and_bits(shift_right16<4>(v), low), and_bits(shift16<4 - SHIFT - WIDTH>(upper), mask)),
-        or_bits(and_bits(shift_right16<8>(v), low), and_bits(shift16<4 - SHIFT - 8>(upper), mask)),
-        or_bits(shift_right16<12>(v), and_bits(shift16<4 - SHIFT - WIDTH - 8>(upper), mask)),
-    };
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) store_bits(to + 16 * i, sub16(all[i], zero_point));
+// The upper bits of a quad's codes, at their place above the lower four: of depths 0 and 2 (AT 0) or 1 and 3 (AT 8) of
+// the lower or upper eight columns, in 16-bit lanes.
+template <Format F, int QUAD, int UPPER_COLUMNS, int AT>
+HR_INLINE bits upper_bits(const Place<F>& place, bits mask) {
+    constexpr int WIDTH = Traits<F>::UPPER_BITS, QUADS_PER_VECTOR = 4 / WIDTH;
+    constexpr int SHIFT = (2 * (QUAD % QUADS_PER_VECTOR) + UPPER_COLUMNS) * WIDTH + AT;
+    const bits packed = load_bits(place.group + Traits<F>::UPPER_PLACE + QUAD / QUADS_PER_VECTOR * 32);
+    return and_bits(shift16<4 - SHIFT>(packed), mask);
 }
 
-template <int WIDTH, int SHIFT>
-HR_INLINE void wide_quad8(bits v, bits upper, uint8_t* to) {
-    const bits low = set16(0x0F0F), mask = set16(WIDTH == 1 ? 0x1010 : 0x3030);
-    store_bits(to, or_bits(and_bits(v, low), and_bits(shift16<4 - SHIFT>(upper), mask)));
-    store_bits(to + 32, or_bits(and_bits(shift_right16<4>(v), low), and_bits(shift16<4 - SHIFT - WIDTH>(upper), mask)));
-}
-
-// One group of u5 (WIDTH 1) or u6 (WIDTH 2) codes.
-template <int WIDTH, int ZERO>
-HR_INLINE void wide16(const uint8_t* upper, const uint8_t* from, int16_t* to) {
-    if constexpr (WIDTH == 1) {
-        for (int half = 0; half < 2; ++half, upper += 32, from += 128, to += 256) {
-            const bits u = load_bits(upper);
-            wide_quad16<1, 0, ZERO>(load_bits(from), u, to);
-            wide_quad16<1, 2, ZERO>(load_bits(from + 32), u, to + 64);
-            wide_quad16<1, 4, ZERO>(load_bits(from + 64), u, to + 128);
-            wide_quad16<1, 6, ZERO>(load_bits(from + 96), u, to + 192);
-        }
-    } else {
-        for (int quarter = 0; quarter < 4; ++quarter, upper += 32, from += 64, to += 128) {
-            const bits u = load_bits(upper);
-            wide_quad16<2, 0, ZERO>(load_bits(from), u, to);
-            wide_quad16<2, 4, ZERO>(load_bits(from + 32), u, to + 64);
-        }
+// One quad to 16 bits: depths 0 and 2 of columns 0 to 7, of columns 8 to 15, then depths 1 and 3 of the same.
+template <Format F, int QUAD>
+HR_INLINE void quad16(const Place<F>& place, bits (&to)[4]) {
+    if constexpr (F == Format::Q8_0) {
+        const int8_t* p = reinterpret_cast<const int8_t*>(place.codes(QUAD));
+        to[0] = widen_s8(p), to[1] = widen_s8(p + 16), to[2] = widen_s8(p + 32), to[3] = widen_s8(p + 48);
+        return;
+    }
+    const bits low = set16(15), v = load_bits(place.codes(QUAD));
+    to[0] = and_bits(v, low);
+    to[1] = and_bits(shift_right16<4>(v), low);
+    to[2] = and_bits(shift_right16<8>(v), low);
+    to[3] = shift_right16<12>(v);
+    if constexpr (Traits<F>::UPPER_BITS > 0) {
+        const bits mask = set16(Traits<F>::UPPER_BITS == 1 ? 0x10 : 0x30);
+        to[0] = or_bits(to[0], upper_bits<F, QUAD, 0, 0>(place, mask));
+        to[1] = or_bits(to[1], upper_bits<F, QUAD, 1, 0>(place, mask));
+        to[2] = or_bits(to[2], upper_bits<F, QUAD, 0, 8>(place, mask));
+        to[3] = or_bits(to[3], upper_bits<F, QUAD, 1, 8>(place, mask));
+    }
+    if constexpr (Traits<F>::ZERO > 0) {
+        const bits zero_point = set16(Traits<F>::ZERO);
+        to[0] = sub16(to[0], zero_point), to[1] = sub16(to[1], zero_point);
+        to[2] = sub16(to[2], zero_point), to[3] = sub16(to[3], zero_point);
     }
 }
 
-template <int WIDTH>
-HR_INLINE void wide8(const uint8_t* upper, const uint8_t* from, uint8_t* to) {
-    if constexpr (WIDTH == 1) {
-        for (int half = 0; half < 2; ++half, upper += 32, from += 128, to += 256) {
-            const bits u = load_bits(upper);
-            wide_quad8<1, 0>(load_bits(from), u, to);
-            wide_quad8<1, 2>(load_bits(from + 32), u, to + 64);
-            wide_quad8<1, 4>(load_bits(from + 64), u, to + 128);
-            wide_quad8<1, 6>(load_bits(from + 96), u, to + 192);
-        }
-    } else {
-        for (int quarter = 0; quarter < 4; ++quarter, upper += 32, from += 64, to += 128) {
-            const bits u = load_bits(upper);
-            wide_quad8<2, 0>(load_bits(from), u, to);
-            wide_quad8<2, 4>(load_bits(from + 32), u, to + 64);
-        }
+// One quad to 8 bits, unsigned: columns 0 to 7, columns 8 to 15.
+template <Format F, int QUAD>
+HR_INLINE void quad8(const Place<F>& place, bits (&to)[2]) {
+    static_assert(F != Format::Q8_0);
+    const bits low = set16(0x0F0F), v = load_bits(place.codes(QUAD));
+    to[0] = and_bits(v, low);
+    to[1] = and_bits(shift_right16<4>(v), low);
+    if constexpr (Traits<F>::UPPER_BITS > 0) {
+        const bits mask = set16(Traits<F>::UPPER_BITS == 1 ? 0x1010 : 0x3030);
+        to[0] = or_bits(to[0], upper_bits<F, QUAD, 0, 0>(place, mask));
+        to[1] = or_bits(to[1], upper_bits<F, QUAD, 1, 0>(place, mask));
     }
 }
 
-HR_INLINE void signed16(const uint8_t* from, int16_t* to) {
-    const int8_t* p = reinterpret_cast<const int8_t*>(from);
-#pragma GCC unroll 4
-    for (int i = 0; i < GROUP * COLUMNS; i += 16) store_bits(to + i, widen_s8(p + i));
-}
-
-HR_INLINE void scales_q4_k(const uint8_t* head, const uint8_t* group, float* scale) {
-    const uint16_t* p = reinterpret_cast<const uint16_t*>(head);
-#pragma GCC unroll 2
-    for (int i = 0; i < COLUMNS; i += LANES) store(scale + i, mul(load_f16(p + i), load_u8(group + i)));
-}
-
-HR_INLINE void scales_q6_k(const uint8_t* head, const uint8_t* group, float* scale) {
-    const uint16_t* p = reinterpret_cast<const uint16_t*>(head);
-#pragma GCC unroll 4
-    for (int i = 0; i < 2 * COLUMNS; i += LANES) {
-        store(scale + i, mul(load_f16(p + i % COLUMNS), load_s8(reinterpret_cast<const int8_t*>(group) + i)));
-    }
-}
-
-// What the products need to know of a format: depths of one scale, and the code that means 0 (the 16-bit expansion
-// subtracts it, the 8-bit kernel allows for it).
-template <Format F>
-struct Traits {
-    static constexpr int SPAN = F == Format::Q6_K ? 16 : GROUP;
-    static constexpr int ZERO = F == Format::Q4_0 ? 8 : F == Format::Q5_0 ? 16 : F == Format::Q6_K ? 32 : 0;
-};
-
-// Where group `index` of a panel is; `groups`: where its groups begin. head: of the K formats.
-template <Format F>
-struct Place {
-    HR_INLINE Place(const uint8_t* groups, int index) {
-        constexpr int PER_BLOCK = layout(F).depth / GROUP;
-        head = groups + static_cast<size_t>(index / PER_BLOCK) * layout(F).panel_bytes;
-        group = head;
-        if constexpr (PER_BLOCK > 1) {
-            constexpr int BYTES = F == Format::Q4_K ? Q4K_GROUP_BYTES : Q6K_GROUP_BYTES;
-            group = head + HALF_BYTES + index % PER_BLOCK * BYTES;
-        }
-    }
-    const uint8_t *head, *group;
-};
-
-template <Format F>
-HR_INLINE void scales(const Place<F>& place, float* scale) {
-    if constexpr (F == Format::Q4_K) {
-        scales_q4_k(place.head, place.group, scale);
-    } else if constexpr (F == Format::Q6_K) {
-        scales_q6_k(place.head, place.group, scale);
-    } else {
-        halves(place.group, scale);
-    }
+// Calls run(integral_constant) for 0 to N - 1.
+template <int N, class Run>
+HR_INLINE void repeat(Run&& run) {
+    [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+        (run(std::integral_constant<int, I>{}), ...);
+    }(std::make_integer_sequence<int, N>{});
 }
 
 // Expands `depths` of a panel from depth `first` on (both multiples of GROUP) to 16-bit codes.
 template <Format F>
 HR_INLINE void to16(const uint8_t* groups, int first, int depths, Expanded& out) {
-    constexpr int ZERO = Traits<F>::ZERO;
     for (int done = 0; done < depths; done += GROUP) {
         const Place<F> place(groups, (first + done) / GROUP);
         scales<F>(place, out.scale + done / Traits<F>::SPAN * COLUMNS);
         int16_t* codes = out.codes + done * COLUMNS;
-        if constexpr (F == Format::Q8_0) {
-            signed16(place.group + HALF_BYTES, codes);
-        } else if constexpr (F == Format::Q4_K) {
-            nibbles16<ZERO>(place.group + COLUMNS, codes);
-        } else if constexpr (F == Format::Q5_0) {
-            wide16<1, ZERO>(place.group + HALF_BYTES, place.group + HALF_BYTES + Q5_BITS_BYTES, codes);
-        } else if constexpr (F == Format::Q6_K) {
-            wide16<2, ZERO>(place.group + 2 * COLUMNS, place.group + 2 * COLUMNS + Q6_BITS_BYTES, codes);
-        } else {
-            nibbles16<ZERO>(place.group + HALF_BYTES, codes);
-        }
+        repeat<QUADS>([&](auto quad) __attribute__((always_inline)) {
+            bits v[4];
+            quad16<F, quad>(place, v);
+            store_bits(codes + quad * 64, v[0]), store_bits(codes + quad * 64 + 16, v[1]);
+            store_bits(codes + quad * 64 + 32, v[2]), store_bits(codes + quad * 64 + 48, v[3]);
+        });
     }
 }
 
@@ -202,16 +167,11 @@ HR_INLINE void to8(const uint8_t* groups, int first, int depths, Expanded& out) 
         const Place<F> place(groups, (first + done) / GROUP);
         scales<F>(place, out.scale + done / Traits<F>::SPAN * COLUMNS);
         uint8_t* codes = out.bytes() + done * COLUMNS;
-        if constexpr (F == Format::Q4_K) {
-            nibbles8(place.group + COLUMNS, codes);
-        } else if constexpr (F == Format::Q5_0) {
-            wide8<1>(place.group + HALF_BYTES, place.group + HALF_BYTES + Q5_BITS_BYTES, codes);
-        } else if constexpr (F == Format::Q6_K) {
-            wide8<2>(place.group + 2 * COLUMNS, place.group + 2 * COLUMNS + Q6_BITS_BYTES, codes);
-        } else {
-            static_assert(F == Format::Q4_0 || F == Format::Q4_1);
-            nibbles8(place.group + HALF_BYTES, codes);
-        }
+        repeat<QUADS>([&](auto quad) __attribute__((always_inline)) {
+            bits v[2];
+            quad8<F, quad>(place, v);
+            store_bits(codes + quad * 64, v[0]), store_bits(codes + quad * 64 + 32, v[1]);
+        });
     }
 }
 

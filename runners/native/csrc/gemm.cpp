@@ -11,11 +11,10 @@ namespace {
 
 // Rows that share one expansion of a panel, and whose outputs stay in the first cache.
 constexpr int ROW_BLOCK = 96;
-// Depths taken at once, so that weights stay in the first cache too. Few rows need no reuse: there, short pieces let
-// the processor read ahead while it multiplies.
-constexpr int DEPTHS_MANY_ROWS = 512;
-constexpr int DEPTHS_FEW_ROWS = 32;
-constexpr int PREFETCH_BYTES = 2048;
+// Depths taken at once, so that weights stay in the first cache too.
+constexpr int PIECE = MAX_EXPANDED;
+// With so many rows, quantised panels are multiplied without being expanded to memory.
+constexpr int DIRECT_ROWS = 3;
 
 using Tile = float[ROW_BLOCK * COLUMNS];
 
@@ -51,6 +50,11 @@ template <int SPAN, int ZERO>
 constexpr auto TILES8 = std::array{tile8<SPAN, ZERO, 1>, tile8<SPAN, ZERO, 2>, tile8<SPAN, ZERO, 3>,
                                    tile8<SPAN, ZERO, 4>, tile8<SPAN, ZERO, 5>, tile8<SPAN, ZERO, 6>};
 
+template <Format F>
+constexpr auto DIRECT16 = std::array{kernel::direct16<F, 1>, kernel::direct16<F, 2>, kernel::direct16<F, 3>};
+template <Format F>
+constexpr auto DIRECT8 = std::array{kernel::direct8<F, 1>, kernel::direct8<F, 2>, kernel::direct8<F, 3>};
+
 // Splits rows into tiles of nearly equal size and calls run(first row, number of rows) for each.
 template <class Run>
 HR_INLINE void for_tiles(int rows, Run&& run) {
@@ -59,10 +63,6 @@ HR_INLINE void for_tiles(int rows, Run&& run) {
         const int begin = rows * i / tiles;
         run(begin, rows * (i + 1) / tiles - begin);
     }
-}
-
-HR_INLINE void prefetch_ahead(const uint8_t* from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) prefetch(from + PREFETCH_BYTES + i);
 }
 
 // Adds floats (rows of `stride`) from `depth` on times `depths` of a panel of floats.
@@ -77,11 +77,9 @@ void add_floats(const uint8_t* from, const float* in, int stride, int row, int r
 
 template <Format F>
 void panel_of_floats(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
-    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS / 2;
-    for (int depth = 0; depth < in.k; depth += step) {
-        const int depths = std::min(step, in.k - depth);
+    for (int depth = 0; depth < in.k; depth += PIECE) {
+        const int depths = std::min(PIECE, in.k - depth);
         const uint8_t* from = panel + static_cast<size_t>(depth) * layout(F).panel_bytes;
-        prefetch_ahead(from, static_cast<size_t>(depths) * layout(F).panel_bytes);
         add_floats<F>(from, in.floats, in.k, row, rows, depth, depths, out);
     }
 }
@@ -102,24 +100,40 @@ void add_minimums(const uint8_t* panel, const float* sums, int k, int row, int r
     }
 }
 
+// Where the inputs of rows [row, row + size) are, from `depth` on.
+Inputs<int16_t> inputs16(const Activations& in, size_t row, int size, int depth) {
+    Inputs<int16_t> tile;
+    for (int r = 0; r < size; ++r) {
+        tile.numbers[r] = in.numbers16 + (row + r) * in.k + depth;
+        tile.scale[r] = in.scale16 + ((row + r) * in.k + depth) / GROUP;
+    }
+    return tile;
+}
+
+Inputs<int8_t> inputs8(const Activations& in, size_t row, int size, int depth) {
+    Inputs<int8_t> tile;
+    for (int r = 0; r < size; ++r) {
+        tile.numbers[r] = in.numbers8 + (row + r) * in.k + depth;
+        tile.scale[r] = in.scale8 + ((row + r) * in.k + depth) / GROUP;
+        tile.offsets[r] = in.offsets8 + ((row + r) * in.k + depth) / 8;
+    }
+    return tile;
+}
+
 template <Format F>
 void panel_of_16(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
-    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS, groups = in.k / GROUP;
-    const size_t bytes_per_group = layout(F).panel_bytes / (layout(F).depth / GROUP);
-    const uint8_t* codes = panel + minimum_bytes(F, in.k);
+    const uint8_t* groups = panel + minimum_bytes(F, in.k);
     add_minimums<F>(panel, in.sum16, in.k, row, rows, out);
+    if (rows <= DIRECT_ROWS) {
+        const Inputs<int16_t> tile = inputs16(in, row, rows, 0);
+        return DIRECT16<F>[rows - 1](groups, tile.numbers, tile.scale, in.k / GROUP, out);
+    }
     Expanded w;
-    for (int depth = 0; depth < in.k; depth += step) {
-        const int depths = std::min(step, in.k - depth);
-        prefetch_ahead(codes + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
-        expand::to16<F>(codes, depth, depths, w);
+    for (int depth = 0; depth < in.k; depth += PIECE) {
+        const int depths = std::min(PIECE, in.k - depth);
+        expand::to16<F>(groups, depth, depths, w);
         for_tiles(rows, [&](int first, int size) {
-            Inputs<int16_t> tile;
-            for (int r = 0; r < size; ++r) {
-                const size_t index = row + first + r;
-                tile.numbers[r] = in.numbers16 + index * in.k + depth;
-                tile.scale[r] = in.scale16 + index * groups + depth / GROUP;
-            }
+            const Inputs<int16_t> tile = inputs16(in, row + first, size, depth);
             TILES16<expand::Traits<F>::SPAN>[size - 1](w, tile, depths, out + first * COLUMNS);
         });
     }
@@ -128,23 +142,18 @@ void panel_of_16(const uint8_t* panel, const Activations& in, int row, int rows,
 template <Format F>
 void panel_of_8(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
     using Traits = expand::Traits<F>;
-    const int step = rows <= TILE ? DEPTHS_FEW_ROWS : DEPTHS_MANY_ROWS, groups = in.k / GROUP;
-    const size_t bytes_per_group = layout(F).panel_bytes / (layout(F).depth / GROUP);
-    const uint8_t* codes = panel + minimum_bytes(F, in.k);
+    const uint8_t* groups = panel + minimum_bytes(F, in.k);
     add_minimums<F>(panel, in.sum8, in.k, row, rows, out);
+    if (rows <= DIRECT_ROWS) {
+        const Inputs<int8_t> tile = inputs8(in, row, rows, 0);
+        return DIRECT8<F>[rows - 1](groups, tile.numbers, tile.scale, tile.offsets, in.k / GROUP, out);
+    }
     Expanded w;
-    for (int depth = 0; depth < in.k; depth += step) {
-        const int depths = std::min(step, in.k - depth);
-        prefetch_ahead(codes + bytes_per_group * (depth / GROUP), bytes_per_group * (depths / GROUP));
-        expand::to8<F>(codes, depth, depths, w);
+    for (int depth = 0; depth < in.k; depth += PIECE) {
+        const int depths = std::min(PIECE, in.k - depth);
+        expand::to8<F>(groups, depth, depths, w);
         for_tiles(rows, [&](int first, int size) {
-            Inputs<int8_t> tile;
-            for (int r = 0; r < size; ++r) {
-                const size_t index = row + first + r;
-                tile.numbers[r] = in.numbers8 + index * in.k + depth;
-                tile.scale[r] = in.scale8 + index * groups + depth / GROUP;
-                tile.offsets[r] = in.offsets8 + (index * in.k + depth) / 8;
-            }
+            const Inputs<int8_t> tile = inputs8(in, row + first, size, depth);
             TILES8<Traits::SPAN, Traits::ZERO>[size - 1](w, tile, depths, out + first * COLUMNS);
         });
     }
