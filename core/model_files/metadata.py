@@ -9,6 +9,8 @@ from msgspec import Struct
 from headrace.core.errors import ModelFileDamaged
 from headrace.core.model_files.gguf import GGUFFile
 
+MAX_JSON_BYTES = 1 << 26
+"""Largest configuration file; the largest are those that list a vocabulary's added tokens, with some megabytes."""
 _GGUF_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -69,8 +71,11 @@ def folder_eos_ids(folder: Path) -> tuple[int, ...]:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises ModelFileDamaged."""
     try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ModelFileDamaged(f"{path} has more than {MAX_JSON_BYTES} bytes, so it is no configuration")
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        json.dumps(found, ensure_ascii=False).encode()  # refuses halves of surrogate pairs, which are no text
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFileDamaged(f"{path} can't be read: {error}") from error
     if not isinstance(found, dict):
         raise ModelFileDamaged(f"{path} holds a {type(found).__name__}, must be an object")

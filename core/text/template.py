@@ -1,19 +1,15 @@
 """Chat templates: a conversation becomes the prompt that the model was trained on.
 
-Templates come with models, so they run in Jinja's sandbox. The names they may use are those transformers gives them.
+Not here: the sandbox that templates run in, and the names they may use (sandbox.py).
 """
 
-import json
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from headrace.core.errors import ConfigError, InvalidPrompt, ModelFileDamaged, UnsupportedModel
 from headrace.core.model_files.metadata import read_json
-
-if TYPE_CHECKING:
-    import jinja2
+from headrace.core.text.sandbox import limited_cpu, template_environment
 
 SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 """Special tokens whose texts templates may use."""
@@ -24,11 +20,9 @@ class ChatTemplate:
     """One model's template, compiled. Raises UnsupportedModel if it is no template."""
 
     def __init__(self, source: str, names: dict[str, str]) -> None:
-        from jinja2 import TemplateError
-
         try:
-            self._template = _environment().from_string(source)
-        except TemplateError as error:
+            self._template = template_environment().from_string(source)
+        except Exception as error:  # Jinja's own errors, and those of Python, which compiles what Jinja makes of it
             raise UnsupportedModel(f"the chat template can't be compiled: {error}") from error
         self._names = names
         """Texts of special tokens, such as bos_token."""
@@ -41,10 +35,9 @@ class ChatTemplate:
         if all(message["role"] == "assistant" for message in checked):
             raise InvalidPrompt("messages has only assistant messages, so there is nothing to answer", "messages")
         try:
-            return self._template.render(messages=checked, add_generation_prompt=True, **self._names)
-        except (
-            Exception
-        ) as error:  # a template is a program: it may fail in any way on a conversation it doesn't expect
+            with limited_cpu():
+                return self._template.render(messages=checked, add_generation_prompt=True, **self._names)
+        except Exception as error:  # a template is a program: it may fail in any way on what it doesn't expect
             raise InvalidPrompt(f"the model's chat template refuses these messages: {error}", "messages") from error
 
 
@@ -132,50 +125,3 @@ def _text(where: str, content: object) -> str:
             raise InvalidPrompt(f"{where}[{index}] is {part!r:.80}, must be a part of type text", f"{where}[{index}]")
         texts.append(text)
     return "".join(texts)
-
-
-def _environment() -> "jinja2.Environment":
-    """Build what templates for transformers expect: its whitespace rules, filters and functions."""
-    from jinja2 import nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationBlock(Extension):
-        """Reads {% generation %}, which marks the assistant's words for training, as its content."""
-
-        tags = {"generation"}  # noqa: RUF012  # jinja2 declares it so
-
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            """Return the block's content."""
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Encode without Jinja's HTML escapes."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.now().strftime(layout)
