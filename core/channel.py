@@ -1,6 +1,7 @@
 """How messages and wake-ups cross thread boundaries onto an event loop. Not here: what the messages are."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -23,8 +24,9 @@ class Wakeup:
             self._is_set = True
             waiter, loop = self._waiter, self._loop
             self._waiter = None
-        if waiter is not None and loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(_release, waiter)
+        if waiter is not None and loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_release, waiter)
 
     async def wait(self) -> None:
         """Sleep until set() was called since the last wait."""

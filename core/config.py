@@ -63,15 +63,16 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Check limits that types can't say. Raises ConfigError naming the field."""
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_queued_requests"):
-            _at_least_one(name, getattr(self, name))
+            _at_least(1, name, getattr(self, name))
+        _at_least(0, "max_restarts", self.max_restarts)
         for name in ("max_model_len", "max_prefill_chunk", "num_kv_blocks", "threads"):
             if getattr(self, name) is not None:
-                _at_least_one(name, getattr(self, name))
+                _at_least(1, name, getattr(self, name))
 
 
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"engine.{name} is {value}, must be at least 1")
+def _at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        raise ConfigError(f"engine.{name} is {value}, must be at least {least}")
 
 
 class Use(Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from headrace.core.channel import Inbox
-from headrace.core.errors import HeadraceError, RequestError, RequestFailed, describe
+from headrace.core.errors import RequestError, RequestFailed, describe
 from headrace.core.interfaces import Runner, Scheduler, StepHandle
 from headrace.core.messages import (
     Abort,
@@ -105,7 +105,10 @@ class EngineCore:
                 self._publish_output(self._scheduler.abort(orphans))
                 self._publish(message)
             case Call():
-                self._call(message)
+                try:
+                    self._call(message)
+                except Exception as error:  # a plugin's own code: its call fails, the engine lives on
+                    self._publish(Reply(message.frontend, message.call, error=describe(error)))
             case Refused() | Reply() | StepOutput():
                 self._publish(message)
             case _:
@@ -117,8 +120,8 @@ class EngineCore:
             self._scheduler.add(message)
         except RequestError as error:
             self._publish(Refused(message.request, describe(error)))
-        except Exception as error:  # a policy's own code: its request fails, the engine lives on
-            failure = RequestFailed(f"the scheduling policy failed: {type(error).__name__}: {error}")
+        except Exception as error:  # a policy's or KV manager's own code: its request fails, the engine lives on
+            failure = RequestFailed(f"the scheduler or its plugins failed: {type(error).__name__}: {error}")
             self._publish(Refused(message.request, describe(failure)))
 
     def _publish_output(self, output: StepOutput | None) -> None:
@@ -138,6 +141,7 @@ class EngineCore:
             case Resume():
                 self._progress.is_paused = False
                 self._scheduler.pause(admissions=False, steps=False)
+                self._answer_pauses()
                 self._reply(call)
             case ResetPrefixCache():
                 self._barriers.append(call)
@@ -159,15 +163,18 @@ class EngineCore:
             assert isinstance(call.what, ResetPrefixCache)
             try:
                 self._scheduler.reset_prefix_cache(call.what.force)
-            except HeadraceError as error:
+            except Exception as error:
                 self._publish(Reply(call.frontend, call.call, error=describe(error)))
             else:
                 self._reply(call)
         self._barriers.clear()
         if self._until_idle and not self._scheduler.num_running():
-            for call in self._until_idle:
-                self._reply(call)
-            self._until_idle.clear()
+            self._answer_pauses()
+
+    def _answer_pauses(self) -> None:
+        for call in self._until_idle:
+            self._reply(call)
+        self._until_idle.clear()
 
     def _reply(self, call: Call, value: object = None) -> None:
         self._publish(Reply(call.frontend, call.call, value))

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -64,6 +64,7 @@ class InputActor:
         self._clock = time.monotonic
         self._tracer = Tracer("input")
         self._hash_prompt = hash_prompt
+        self._eos_ids = tuple(token_id for token_id in tokenizer.eos_ids if token_id < facts.vocab_size)
         self._pool_tokens = min(group.num_blocks for group in facts.groups) * config.block_size
 
     def handle(self, messages: Iterable[ToInput]) -> None:
@@ -125,35 +126,30 @@ class InputActor:
     def _admits(self, submit: Submit) -> list[Admit]:
         token_ids = self._token_ids(submit.prompt)
         params = submit.params
-        if any(child.token_ids for child in submit.regained or ()):  # they came with the first of these tokens
-            params = replace(params, prompt_logprobs=None)
         max_tokens = self._max_tokens(len(token_ids), params)
         column = pack_ints(token_ids)
         keys = self._block_keys(submit.cache_salt, token_ids)
-        eos_ids = () if params.ignore_eos else self._tokenizer.eos_ids
+        eos_ids = () if params.ignore_eos else self._eos_ids
         stop_ids = (*params.stop_token_ids, *eos_ids) if params.stop_token_ids else eos_ids
         self._check_ids(params)
-        text = self._text_part(token_ids, column, params)
-        return [
-            Admit(
-                request=RequestId(submit.request.frontend, submit.request.counter, child.choice),
-                token_ids=column + child.token_ids,
-                num_prompt=len(token_ids),
-                max_tokens=max_tokens,
-                min_tokens=params.min_tokens,
-                stop_ids=stop_ids,
-                eos_ids=eos_ids,
-                sampling=self._row_sampling(params, stop_ids, child.choice),
-                priority=submit.priority,
-                arrival=submit.arrival,
-                policy_args=submit.policy_args,
-                block_root=keys.root,
-                block_hashes=tuple(keys.digests),
-                read_cache=params.prompt_logprobs is None,
-                text=msgspec.msgpack.encode(replace(text, regained=child.token_ids)),
-            )
-            for child in children_of(submit)
-        ]
+        whole = Admit(
+            request=submit.request,
+            token_ids=column,
+            num_prompt=len(token_ids),
+            max_tokens=max_tokens,
+            min_tokens=params.min_tokens,
+            stop_ids=stop_ids,
+            eos_ids=eos_ids,
+            sampling=self._row_sampling(params, stop_ids),
+            priority=submit.priority,
+            arrival=submit.arrival,
+            policy_args=submit.policy_args,
+            block_root=keys.root,
+            block_hashes=tuple(keys.digests),
+            read_cache=params.prompt_logprobs is None,
+        )
+        text = self._text_part(token_ids, params)
+        return [_admit_of(whole, text, child) for child in children_of(submit)]
 
     # --- the prompt ---
 
@@ -165,9 +161,9 @@ class InputActor:
                 token_ids = self._tokenizer.encode(self._tokenizer.render_chat(messages), add_special_tokens=False)
             case TokenPrompt(token_ids=given):
                 token_ids = list(given)
-                self._check_vocabulary("prompt", token_ids, InvalidPrompt)
         if not token_ids:
             raise InvalidPrompt("prompt is empty, must have at least one token", "prompt")
+        self._check_vocabulary("prompt", token_ids, InvalidPrompt)
         return token_ids
 
     def _max_tokens(self, num_prompt: int, params: SamplingParams) -> int:
@@ -202,21 +198,21 @@ class InputActor:
         self._check_vocabulary("logit_bias", params.logit_bias or ())
 
     def _check_vocabulary(
-        self, field: str, token_ids: Iterable[object], error: type[RequestError] = InvalidParameter
+        self, field: str, token_ids: Collection[int], error: type[RequestError] = InvalidParameter
     ) -> None:
         limit = self._facts.vocab_size
-        for token_id in token_ids:
-            if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < limit:
-                raise error(f"{field} has the token id {token_id!r}, ids are 0 to {limit - 1}", field)
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < limit:
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < limit)
+            raise error(f"{field} has the token id {wrong}, ids are 0 to {limit - 1}", field)
 
-    def _row_sampling(self, params: SamplingParams, stop_ids: tuple[int, ...], choice: int) -> RowSampling:
+    def _row_sampling(self, params: SamplingParams, stop_ids: tuple[int, ...]) -> RowSampling:
         assert params.seed is not None
         return RowSampling(
             temperature=params.temperature,
             top_k=max(0, params.top_k),
             top_p=params.top_p,
             min_p=params.min_p,
-            seed=child_seed(params.seed, choice),
+            seed=params.seed,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             repetition_penalty=params.repetition_penalty,
@@ -234,7 +230,8 @@ class InputActor:
         found: dict[tuple[int, ...], None] = {}
         for phrase in params.bad_words or ():
             for text in (phrase, " " + phrase.lstrip()):
-                if token_ids := tuple(self._tokenizer.encode(text, add_special_tokens=False)):
+                token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+                if token_ids and max(token_ids) < self._facts.vocab_size:  # others are never sampled
                     found[token_ids] = None
         if params.allowed_token_ids is not None:
             single = {ids[0] for ids in found if len(ids) == 1}
@@ -242,14 +239,13 @@ class InputActor:
                 raise InvalidParameter("bad_words forbid every one of allowed_token_ids; allow others", "bad_words")
         return tuple(found)
 
-    def _text_part(self, token_ids: list[int], column: bytes, params: SamplingParams) -> TextPart:
+    def _text_part(self, token_ids: list[int], params: SamplingParams) -> TextPart:
         return TextPart(
             prompt_tail=tuple(token_ids[-PROMPT_TAIL:]),
             stop=tuple(params.stop or ()),
             include_stop=params.include_stop_str_in_output,
             skip_special_tokens=params.skip_special_tokens,
             min_tokens=params.min_tokens,
-            prompt_ids=column if params.prompt_logprobs is not None else b"",
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
         )
@@ -258,6 +254,22 @@ class InputActor:
 def children_of(submit: Submit) -> Sequence[Regained]:
     """Return the completions that a submission asks for, with what they have already."""
     return submit.regained or tuple(Regained(choice, b"") for choice in range(submit.params.n))
+
+
+def _admit_of(whole: Admit, text: TextPart, child: Regained) -> Admit:
+    """Return one completion's part of a request, which goes on behind the tokens it has."""
+    sampling = whole.sampling
+    if child.token_ids:  # prompt logprobs came with the first of them
+        sampling = replace(sampling, prompt_logprobs=None)
+        text = replace(text, prompt_logprobs=None)
+    return replace(
+        whole,
+        request=RequestId(whole.request.frontend, whole.request.counter, child.choice),
+        token_ids=whole.token_ids + child.token_ids,
+        sampling=replace(sampling, seed=child_seed(sampling.seed, child.choice)),
+        read_cache=whole.read_cache or bool(child.token_ids),
+        text=msgspec.msgpack.encode(replace(text, regained=child.token_ids)),
+    )
 
 
 def child_seed(seed: int, choice: int) -> int:

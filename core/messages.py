@@ -213,7 +213,7 @@ class Admit(Struct, frozen=True, tag=True):
     block_root: bytes = b""
     """Start of this request's chain of block hashes (salt, adapter); empty when the KV manager has no hasher."""
     block_hashes: tuple[bytes, ...] = ()
-    """One digest per full block of token_ids."""
+    """One digest per full block of the prompt."""
     read_cache: bool = True
     """False where prompt logprobs need every position computed."""
     text: bytes = b""
@@ -248,8 +248,6 @@ class TextPart(Struct, frozen=True, array_like=True):
     skip_special_tokens: bool
     min_tokens: int
     """Stop strings are looked for only after so many tokens."""
-    prompt_ids: bytes = b""
-    """int32, the whole prompt where prompt logprobs were asked for."""
     regained: bytes = b""
     """int32, tokens whose text the frontend has already: after a restart the text goes on behind them."""
     logprobs: int | None = None

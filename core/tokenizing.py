@@ -105,20 +105,25 @@ class TokenizingPool:
     def _next(self, frontend: int, _done: object) -> None:
         """Go on after a frontend's first pending submission came back from its thread and was sent."""
         pending = self._pending[frontend]
-        for submit in _submits(pending.popleft()):
-            if self._take_abort(submit):
-                self._actor.send((Abort(tuple(_ids(submit))),))
+        self._pass_aborts(pending.popleft())
         while pending:
             message = pending[0]
             if isinstance(message, Submit) and self._take_abort(message):
                 self._actor.send((StepOutput(ended=tuple(Ended(request, "abort") for request in _ids(message))),))
             elif _is_short(message):
                 self._actor.send(self._actor.admit(message))
+                self._pass_aborts(message)
             else:
                 self._tokenize(frontend, message)
                 return
             pending.popleft()
         del self._pending[frontend]
+
+    def _pass_aborts(self, message: Submission) -> None:
+        """Send the aborts that came for these requests while they were pending behind them."""
+        for submit in _submits(message):
+            if self._take_abort(submit):
+                self._actor.send((Abort(tuple(_ids(submit))),))
 
     def _take_abort(self, submit: Submit) -> bool:
         key = (submit.request.frontend, submit.request.counter)
@@ -137,7 +142,11 @@ def _ids(submit: Submit) -> Iterable[RequestId]:
 
 
 def _is_short(message: Submission) -> bool:
-    return sum(_length(submit.prompt) for submit in _submits(message)) <= SHORT
+    return sum(_length(submit.prompt) + _num_bad(submit) for submit in _submits(message)) <= SHORT
+
+
+def _num_bad(submit: Submit) -> int:
+    return sum(map(len, submit.params.bad_words or ()))
 
 
 def _length(prompt: Prompt) -> int:

@@ -42,7 +42,7 @@ class Tracer:
 
     def spans(self) -> tuple[Span, ...]:
         """Return what the ring holds, oldest first."""
-        return tuple(Span(*entry) for entry in self._ring)
+        return tuple(Span(*entry) for entry in tuple(self._ring))  # a copy first: other threads may add to the ring
 
 
 def chrome_trace(spans: Iterable[Span]) -> dict[str, Any]:

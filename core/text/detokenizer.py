@@ -100,16 +100,19 @@ class ContextDetokenizer:
         self._context_text = decode(context) if context else ""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take more ids; return the text that is certain."""
-        self._ids.extend(token_ids)
-        text = self._decode(self._ids)
-        if text.endswith(REPLACEMENT) or len(text) <= len(self._context_text):
-            return ""
-        return self._read(text)
+        """Take more ids; return the text that is certain. One by one: how many come at once never matters."""
+        return "".join(map(self._push_one, token_ids))
 
     def flush(self) -> str:
         """Return the rest, unfinished characters as U+FFFD."""
         return self._read(self._decode(self._ids)) if len(self._ids) > self._num_read else ""
+
+    def _push_one(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        text = self._decode(self._ids)
+        if text.endswith(REPLACEMENT) or len(text) <= len(self._context_text):
+            return ""
+        return self._read(text)
 
     def _read(self, text: str) -> str:
         """Give text out, and keep only what was new in it as the next context."""

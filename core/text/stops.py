@@ -5,13 +5,13 @@ completed first wins, and of several completed by the same character the longest
 Source: Aho and Corasick 1975, Efficient string matching.
 """
 
-from functools import lru_cache
+from weakref import WeakValueDictionary
 
 
 class _Node:
     """A prefix of some stop string."""
 
-    __slots__ = ("depth", "fallback", "found", "next")
+    __slots__ = ("__weakref__", "depth", "fallback", "found", "next")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -68,9 +68,15 @@ def _step(node: _Node, char: str) -> _Node:
     return node.next[char]
 
 
-@lru_cache(maxsize=64)
 def _automaton(stops: tuple[str, ...]) -> _Node:
-    """Build the tree of all prefixes; cached, since requests of one user share their stop strings."""
+    """Return the tree of all prefixes, shared by those who use it now, such as the completions of one prompt."""
+    root = _in_use.get(stops)
+    if root is None:
+        root = _in_use[stops] = _build(stops)
+    return root
+
+
+def _build(stops: tuple[str, ...]) -> _Node:
     root = _Node(0)
     for stop in stops:
         node = root
@@ -86,3 +92,7 @@ def _automaton(stops: tuple[str, ...]) -> _Node:
             below += [(node, child, next_char) for next_char, child in node.next.items()]
         level = below
     return root
+
+
+_in_use: "WeakValueDictionary[tuple[str, ...], _Node]" = WeakValueDictionary()
+"""Trees of up to 65,536 nodes: a cache that outlives its users could hold gigabytes."""

@@ -54,6 +54,17 @@ def test_a_busy_consumer_is_woken_once_per_swap():
     assert len(wakes) == 2
 
 
+def test_waking_a_sleeper_whose_loop_has_closed_does_nothing():
+    wakeup = Wakeup()
+    loop = asyncio.new_event_loop()
+    sleeping = loop.create_task(wakeup.wait())
+    loop.run_until_complete(asyncio.sleep(0, result=None))
+    sleeping.cancel()
+    loop.run_until_complete(asyncio.wait([sleeping]))
+    loop.close()
+    wakeup.set()
+
+
 def test_a_wake_up_before_the_wait_is_not_lost():
     async def test():
         wakeup = Wakeup()

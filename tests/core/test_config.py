@@ -76,6 +76,7 @@ def test_options_that_are_no_table_are_refused() -> None:
         ("[engine]\nmax_seqs = 3", "engine.max_seqs is unknown; did you mean 'max_num_seqs'?"),
         ('[engine]\ndtype = "int3"', "engine.dtype is 'int3': must be one of 'auto', 'float32', 'bfloat16'"),
         ("[engine]\nblock_size = 0", "engine.block_size is 0, must be at least 1"),
+        ("[engine]\nmax_restarts = -1", "engine.max_restarts is -1, must be at least 0"),
         ("[uses]\na = 1", "uses is unknown; did you mean 'use'? known: engine, options, plugins, use"),
         ("use = 3", "use is 3: expected `object`, got `int`"),
         ("[options]\npolicy = 3", "options.policy is 3: expected `object`, got `int`"),

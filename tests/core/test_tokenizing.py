@@ -106,6 +106,31 @@ def test_calls_and_aborts_overtake():
     run(test)
 
 
+def test_aborts_of_a_short_batch_behind_a_long_prompt_are_passed_on():
+    async def test():
+        pool = Pool()
+        pool.handle(submit(1, LONG), SubmitAll((submit(2, "short"), submit(3, "short"))))
+        pool.handle(Abort((RequestId(0, 3, 0),)))
+        pool.tokenizer.gate.set()
+        *admitted, aborted = await pool.until(4)
+        assert counters(admitted) == [1, 2, 3]
+        assert aborted == Abort((RequestId(0, 3, 0),))
+        assert not pool.pool._aborted
+        assert not pool.pool._pending
+
+    run(test)
+
+
+def test_many_bad_words_are_as_long_as_their_texts():
+    async def test():
+        pool = Pool()
+        pool.handle(submit(1, "short", bad_words=["b" * 1024] * 5))
+        assert pool.sent == []
+        assert counters(await pool.until(1)) == [1]
+
+    run(test)
+
+
 def test_what_a_dead_frontend_had_sent_is_dropped_or_aborted_whenever_it_comes():
     async def test():
         pool = Pool()

@@ -131,6 +131,14 @@ def test_A02_an_unfinished_character_comes_out_at_the_end(sentencepiece_like: To
     assert deltas == ["Hello", "", "", U_FFFD * 2]
 
 
+def test_what_is_certain_does_not_depend_on_how_many_ids_came_at_once(sentencepiece_like: Tokenizer) -> None:
+    """After a restart, the ids a request had come at once: text that is with the frontend must not come again."""
+    token_ids = [0, 1, *byte_ids("😀")[:2]]
+    one_by_one, at_once = [ContextDetokenizer(sentencepiece_like.decode, ()) for _ in range(2)]
+    assert "".join(one_by_one.push([token_id]) for token_id in token_ids) == at_once.push(token_ids) == "Hello world"
+    assert one_by_one.push(byte_ids("😀")[2:]) == at_once.push(byte_ids("😀")[2:]) == "😀"
+
+
 def test_A14_a_context_that_ends_mid_character_is_shortened(sentencepiece_like: Tokenizer) -> None:
     half = byte_ids("😀")
     deltas = feed(ContextDetokenizer(sentencepiece_like.decode, [0, *half[:2]]), [half[2], 1])

@@ -1,3 +1,4 @@
+import gc
 import random
 from itertools import pairwise
 
@@ -5,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.text.stops import StopMatcher
+from headrace.core.text.stops import StopMatcher, _in_use
 
 TEXTS = st.text("ab", max_size=12)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4)
@@ -91,3 +92,11 @@ def test_a_long_run_of_near_matches_loses_nothing() -> None:
     matcher = StopMatcher(stops)
     text = "a" * 5000 + "x"
     assert "".join(matcher.push(char) for char in text) == text
+
+
+def test_J01_trees_are_shared_and_go_with_their_last_user() -> None:
+    first, second = StopMatcher(("abc", "x")), StopMatcher(("abc", "x"))
+    assert first._root is second._root
+    del first, second
+    gc.collect()
+    assert len(_in_use) == 0
