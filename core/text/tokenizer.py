@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import InvalidPrompt
+from headrace.core.errors import InvalidPrompt, UnsupportedModel
 from headrace.core.interfaces import Detokenizer
 from headrace.core.model_files.metadata import folder_eos_ids
 from headrace.core.text.convert import tokenizer_folder
@@ -38,6 +38,11 @@ class FolderTokenizer:
             added = self._tokenizer.get_added_tokens_decoder()
             bytes_of, self._drops_space = _decoding(self._tokenizer.decoder)
             self.vocab_size: int = self._tokenizer.get_vocab_size()
+            growth = _growth(self._tokenizer.normalizer)
+        if growth > MAX_GROWTH:
+            raise UnsupportedModel(
+                f"{folder / 'tokenizer.json'}: its normalizer may make {growth} characters of one, at most {MAX_GROWTH}"
+            )
         self.folder = folder
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.eos_ids = folder_eos_ids(folder)
@@ -110,6 +115,23 @@ class TokenBytes(dict[int, bytes]):
         token = self._token_of(token_id)
         found = self[token_id] = b"" if token is None else self._bytes_of(token)
         return found
+
+
+MAX_GROWTH = 64
+"""Characters that replacing may make of one; normalizers of real models make one or two."""
+
+
+def _growth(normalizer: Any) -> int:
+    """Return how many characters the replacements of a normalizer, one after the other, may make of one.
+
+    normalizer: one of the library, or None.
+    """
+    growth, todo = 1, [json.loads(normalizer.__getstate__())] if normalizer is not None else []
+    while todo:
+        state = todo.pop()
+        todo += state.get("normalizers", [])
+        growth *= max(1, len(state.get("content", "")))
+    return growth
 
 
 _PIECE_DECODERS = [

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.config import Config, EngineConfig
-from headrace.core.errors import ConfigError, InvalidPrompt, ModelFileDamaged
+from headrace.core.errors import ConfigError, InvalidPrompt, ModelFileDamaged, UnsupportedModel
 from headrace.core.interfaces import TextContext
 from headrace.core.text.tokenizer import FolderTokenizer
 from headrace.plugins.manager import load_plugins
@@ -90,6 +90,24 @@ def test_a_template_may_be_a_file_or_one_of_several(folder: Path) -> None:
     assert FolderTokenizer(folder).render_chat(messages) == "A<|im_end|>"
     (folder / "chat_template.jinja").write_text("B{{ messages[0]['content'] }}")
     assert FolderTokenizer(folder).render_chat(messages) == "BHi"
+
+
+def test_H03_a_normalizer_that_multiplies_text_is_refused(folder: Path, tiny_tokenizer: FolderTokenizer) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    times_ten = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    content["normalizer"] = {"type": "Sequence", "normalizers": [times_ten] * 9}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UnsupportedModel, match="may make 1000000000 characters of one"):
+        FolderTokenizer(folder)
+
+
+def test_H03_a_tokenizer_that_fails_on_a_prompt_refuses_the_prompt(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    content["pre_tokenizer"] = split
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InvalidPrompt, match="tokenizer fails on this prompt"):
+        FolderTokenizer(folder).encode("x" * 60)
 
 
 # --- a chat template that a user gives ---
