@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 
-from headrace.core.errors import BatchRefused, HeadraceError
+from headrace.core.errors import BatchRefused, HeadraceError, RequestFailed
 from headrace.frontend import Frontend, OpenRequest, total_usage
 from headrace.outputs import Chunk, Completion, Result, Timings, merge
 
@@ -41,11 +41,13 @@ class Stream:
         return self._ready.popleft()
 
     async def result(self) -> Result:
-        """Read the stream to its end and return all of it as one."""
+        """Read the stream to its end and return all that comes as one. Raises RequestFailed where nothing comes."""
         whole: dict[int, Chunk] = {}
         async for chunk in self:
             whole[chunk.index] = merge(whole[chunk.index], chunk) if chunk.index in whole else chunk
         chunks = [whole[index] for index in sorted(whole)]
+        if not chunks or not all(chunk.finish_reason for chunk in chunks):
+            raise RequestFailed("the stream was closed, or read to its end before: nothing is left for a result")
         return Result(
             completions=[_completion(chunk) for chunk in chunks],
             usage=total_usage([chunk.usage for chunk in chunks if chunk.usage is not None]),

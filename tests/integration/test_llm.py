@@ -86,3 +86,37 @@ def test_a_failing_start_raises_and_leaves_no_thread():
     with pytest.raises(ConfigError):
         LLM(runner="kvhash", tokenizer="symbols", max_num_seqs=0)
     assert "headrace-llm" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_closing_ends_what_other_threads_wait_for():
+    options = {"tokenizer": {"vocab_size": 512}}
+    for _ in range(5):
+        llm = LLM(runner="kvhash", tokenizer="symbols", max_model_len=100_000, num_kv_blocks=7000, options=options)
+        errors = []
+
+        def generate(llm=llm, errors=errors):
+            try:
+                llm.generate([[i] for i in range(20)], SamplingParams(max_tokens=90_000), use_tqdm=False)
+            except EngineClosed as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=generate) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while llm.stats().num_running == 0:
+            pass
+        closers = [threading.Thread(target=llm.close) for _ in range(2)]
+        for closer in closers:
+            closer.start()
+        for thread in threads + closers:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert len(errors) == 2
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"abc"])
+def test_what_is_no_list_of_prompts_is_refused(llm, wrong):
+    with pytest.raises(InvalidPrompt, match="prompts is a"):
+        llm.generate(wrong)
+    with pytest.raises(InvalidPrompt, match="conversations"):
+        llm.chat(5)
