@@ -25,7 +25,6 @@ def read_gguf(file: GGUFFile) -> ModelSpec:
         )
     values = _common(file, architecture)
     values |= _FAMILIES[architecture](file, values)
-    values.setdefault("layers", (LayerSpec(),) * values["num_layers"])
     spec = checked(where, ModelSpec, values)
     spec.check(where)
     return spec
@@ -41,6 +40,7 @@ def _common(file: GGUFFile, name: str) -> dict[str, Any]:
     head_dim = file.value(f"{name}.attention.key_length", int, hidden // max(num_heads, 1))
     for key, supported in ((f"{name}.rope.dimension_count", head_dim), (f"{name}.expert_count", 0)):
         require(str(file.path), key, file.value(key, int, supported), supported)
+    window = file.value(f"{name}.attention.sliding_window", int, 0) or None
     require(str(file.path), "the number of layers", 1 <= num_layers <= 1 << 10, True)
     return {
         "num_layers": num_layers,
@@ -54,6 +54,7 @@ def _common(file: GGUFFile, name: str) -> dict[str, Any]:
         "norm_eps": file.value(f"{name}.attention.layer_norm_rms_epsilon", float),
         "query_scale": max(head_dim, 1) ** -0.5,
         "ropes": (_rope(file, name),),
+        "layers": (LayerSpec(window),) * num_layers,
         "tied_head": "output.weight" not in file.tensors,
     }
 
