@@ -46,12 +46,16 @@ class Tracer:
 
 
 def chrome_trace(spans: Iterable[Span]) -> dict[str, Any]:
-    """Return spans in the Trace Event Format, which Perfetto and chrome://tracing open: one track per process."""
-    spans = list(spans)
+    """Return spans in the Trace Event Format, which Perfetto and chrome://tracing open.
+
+    One track per process, and more where spans of it overlap: those of one track must not.
+    """
+    spans = sorted(spans, key=lambda span: span.start)
     names = {name: number for number, name in enumerate(dict.fromkeys(span.process for span in spans), start=1)}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}} for name, number in names.items()
     ]
+    track_ends: dict[str, list[float]] = {name: [] for name in names}
     for span in spans:
         args = {"step": span.step, "num_rows": span.num_rows, "num_tokens": span.num_tokens}
         events.append(
@@ -59,10 +63,17 @@ def chrome_trace(spans: Iterable[Span]) -> dict[str, Any]:
                 "ph": "X",
                 "name": span.name,
                 "pid": names[span.process],
-                "tid": 1,
+                "tid": _take_track(track_ends[span.process], span),
                 "ts": span.start * 1e6,
                 "dur": (span.end - span.start) * 1e6,
                 "args": {key: value for key, value in args.items() if value},
             }
         )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _take_track(ends: list[float], span: Span) -> int:
+    """Return the number of the first track that is free when the span starts; `ends` are those of a process."""
+    track = next((track for track, end in enumerate(ends) if end <= span.start), len(ends))
+    ends[track : track + 1] = [span.end]
+    return track + 1

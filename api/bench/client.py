@@ -113,22 +113,30 @@ class BenchFailed(HeadraceError):
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
+def open_session(url: str, api_key: str | None) -> aiohttp.ClientSession:
+    """Return a session of paths below a server's address, or its Unix socket; to be closed.
+
+    url: such as http://127.0.0.1:8000 or unix:PATH; a trailing /v1 is the same.
+    """
+    url = url.rstrip("/").removesuffix("/v1")
+    is_unix = url.startswith("unix:")
+    return aiohttp.ClientSession(
+        "http://localhost" if is_unix else url,
+        connector=aiohttp.UnixConnector(url.removeprefix("unix:"), limit=0)
+        if is_unix
+        else aiohttp.TCPConnector(limit=0),
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
+
+
 class Client:
     """Sends requests to one target, whose model is filled in if it has none. Use it as `async with`."""
 
     def __init__(self, target: Target, clock_start: float) -> None:
-        url = target.url.rstrip("/").removesuffix("/v1")
-        is_unix = url.startswith("unix:")
-        connector = aiohttp.UnixConnector(url.removeprefix("unix:"), limit=0) if is_unix else None
-        headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
         self.target = target
         self._start = clock_start
-        self._session = aiohttp.ClientSession(
-            "http://localhost" if is_unix else url,
-            connector=connector or aiohttp.TCPConnector(limit=0),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
+        self._session = open_session(target.url, target.api_key)
 
     async def __aenter__(self) -> "Client":
         try:

@@ -13,6 +13,7 @@ from headrace.cli.generate import generate
 from headrace.cli.plugins import plugins
 from headrace.cli.pull import pull
 from headrace.cli.serve import serve
+from headrace.cli.trace import trace
 from headrace.core.errors import ConfigError, HeadraceError, ModelNotFound, RequestError
 
 BAD_INPUT = 2
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat, serve, pull, plugins, config):
+for command in (generate, chat, serve, trace, pull, plugins, config):
     app.command()(command)
 app.add_typer(bench)
 

@@ -33,6 +33,7 @@ def make_app(service: Service) -> Starlette:
         Route("/detokenize", Endpoint(service, info.detokenize), methods=["POST"]),
         Route("/health", info.health),
         Route("/metrics", info.metrics),
+        Route("/trace", info.trace),
         Route("/version", info.version),
         Route("/openapi.json", docs.schema),
         Route("/docs", docs.page),

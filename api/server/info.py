@@ -11,12 +11,17 @@ from starlette.responses import Response
 
 from headrace.core.errors import HeadraceError, InvalidParameter
 from headrace.core.messages import ChatPrompt, Prompt, TextPrompt
+from headrace.core.trace import chrome_trace
 from headrace.server.body import decode_body
+from headrace.server.errors import HttpError
 from headrace.server.metrics import CONTENT_TYPE
 from headrace.server.reply import Reply
 from headrace.server.requests import DetokenizeRequest, TokenizeRequest
 from headrace.server.responses import DetokenizeAnswer, Health, Model, ModelList, TokenizeAnswer, Version
 from headrace.server.service import Service
+
+TRACE_TIMEOUT_S = 10.0
+"""How long the engine may take to collect its spans."""
 
 
 class Info:
@@ -71,6 +76,14 @@ class Info:
         except (TimeoutError, HeadraceError):
             stats = None
         return Response(self._service.metrics.text(stats), headers={"content-type": CONTENT_TYPE})
+
+    async def trace(self, _request: Request) -> Response:
+        """Return what every process did lately, as Perfetto opens it."""
+        try:
+            spans = await asyncio.wait_for(self._service.engine.trace(), TRACE_TIMEOUT_S)
+        except TimeoutError:
+            raise HttpError(503, f"the engine gave no answer in {TRACE_TIMEOUT_S:g} s; see /health") from None
+        return await asyncio.to_thread(lambda: _json(chrome_trace(spans)))
 
     async def tokenize(self, body: bytes, headers: Headers, reply: Reply) -> None:
         """Answer POST /tokenize."""

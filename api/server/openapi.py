@@ -28,6 +28,7 @@ from headrace.server.responses import (
     Model,
     ModelList,
     TokenizeAnswer,
+    Trace,
     Version,
 )
 
@@ -56,6 +57,7 @@ OPERATIONS = (
     Operation("post", "/detokenize", "Return the text of token ids.", DetokenizeRequest, DetokenizeAnswer),
     Operation("get", "/health", "Tell whether the engine gets on: 200 or 503.", None, Health),
     Operation("get", "/metrics", "Return Prometheus text.", None, None),
+    Operation("get", "/trace", "Return what every process did lately, as Perfetto opens it.", None, Trace),
     Operation("get", "/version", "Tell the version.", None, Version),
 )
 

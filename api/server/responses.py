@@ -1,6 +1,6 @@
 """Bodies of answers, in the shapes of OpenAI's API with vLLM's additional fields."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -213,6 +213,13 @@ class Health(Struct, frozen=True):
     step_age_s: float | None = None
     """Since the oldest step in flight was submitted."""
     reason: str | None = None
+
+
+class Trace(Struct, frozen=True, rename="camel"):
+    """Answer of /trace, in the Trace Event Format; times are microseconds."""
+
+    trace_events: list[dict[str, Any]]
+    display_time_unit: str
 
 
 class Version(Struct, frozen=True):

@@ -20,7 +20,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_help_lists_the_commands(capsys: Capture) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in ("generate", "chat", "pull", "plugins", "config"))
+    assert all(name in text for name in ("generate", "chat", "serve", "trace", "pull", "plugins", "config"))
 
 
 def test_the_version_is_printed(capsys: Capture) -> None:
