@@ -43,7 +43,7 @@ from headrace.core.messages import (
     Usage,
 )
 from headrace.core.params import MAX_SEED
-from headrace.outputs import Chunk, Timings, chunk_of, merge
+from headrace.outputs import Chunk, Timings, chunk_of, join
 
 _NO_CALL = 0
 """Number of calls whose answer nobody waits for."""
@@ -61,7 +61,7 @@ class OpenRequest:
     unfinished: set[int]
     """Choices that have not ended."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    chunks: dict[int, Chunk] = field(default_factory=dict)
+    chunks: dict[int, list[Chunk]] = field(default_factory=dict)
     """By choice, what the reader has not taken yet."""
     error: HeadraceError | None = None
     scheduled: float | None = None
@@ -91,10 +91,10 @@ class OpenRequest:
         return replace(usage, completion_tokens=max(usage.completion_tokens, num_received))
 
     def take(self) -> list[Chunk]:
-        """Take what has come since the last time."""
-        chunks, self.chunks = list(self.chunks.values()), {}
+        """Take what has come since the last time: one chunk for each choice."""
+        chunks, self.chunks = self.chunks, {}
         self.wake.clear()
-        return chunks
+        return [join(parts) for parts in chunks.values()]
 
     def timings(self) -> Timings:
         """Return the times of a finished request."""
@@ -285,8 +285,7 @@ class Frontend:
             request.first_token = time.monotonic()
         if request.is_dropped or request.error is not None:
             return
-        waiting = request.chunks.get(chunk.index)
-        request.chunks[chunk.index] = chunk if waiting is None else merge(waiting, chunk)
+        request.chunks.setdefault(chunk.index, []).append(chunk)
         request.wake.set()
 
     def _finish(self, request: OpenRequest, finished: Finished) -> None:

@@ -1,5 +1,6 @@
 """What users get back: chunks of a stream, completions, results. Plain values."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -109,20 +110,21 @@ def chunk_of(delta: Delta) -> Chunk:
     )
 
 
-def merge(first: Chunk, second: Chunk) -> Chunk:
-    """Join two successive chunks of one completion."""
-    logprobs = None
-    if first.logprobs is not None or second.logprobs is not None:
-        logprobs = (first.logprobs or []) + (second.logprobs or [])
+def join(chunks: Sequence[Chunk]) -> Chunk:
+    """Join successive chunks of one completion, at least one, in time that grows with their lengths only."""
+    if len(chunks) == 1:
+        return chunks[0]
+    last = chunks[-1]
+    logprobs = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
     return Chunk(
-        index=first.index,
-        text=first.text + second.text,
-        token_ids=first.token_ids + second.token_ids,
-        logprobs=logprobs,
-        prompt_logprobs=second.prompt_logprobs if first.prompt_logprobs is None else first.prompt_logprobs,
-        finish_reason=second.finish_reason,
-        stop_reason=second.stop_reason,
-        usage=second.usage,
+        index=last.index,
+        text="".join(chunk.text for chunk in chunks),
+        token_ids=[token_id for chunk in chunks for token_id in chunk.token_ids],
+        logprobs=[entry for entries in logprobs for entry in entries] if logprobs else None,
+        prompt_logprobs=next((chunk.prompt_logprobs for chunk in chunks if chunk.prompt_logprobs is not None), None),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        usage=last.usage,
     )
 
 

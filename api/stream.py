@@ -7,7 +7,7 @@ from types import TracebackType
 
 from headrace.core.errors import BatchRefused, HeadraceError, RequestFailed
 from headrace.frontend import Frontend, OpenRequest, total_usage
-from headrace.outputs import Chunk, Completion, Result, Timings, merge
+from headrace.outputs import Chunk, Completion, Result, Timings, join
 
 
 class Stream:
@@ -42,10 +42,10 @@ class Stream:
 
     async def result(self) -> Result:
         """Read the stream to its end and return all that comes as one. Raises RequestFailed where nothing comes."""
-        whole: dict[int, Chunk] = {}
+        parts: dict[int, list[Chunk]] = {}
         async for chunk in self:
-            whole[chunk.index] = merge(whole[chunk.index], chunk) if chunk.index in whole else chunk
-        chunks = [whole[index] for index in sorted(whole)]
+            parts.setdefault(chunk.index, []).append(chunk)
+        chunks = [join(parts[index]) for index in sorted(parts)]
         if not chunks or not all(chunk.finish_reason for chunk in chunks):
             raise RequestFailed("the stream was closed, or read to its end before: nothing is left for a result")
         return Result(
