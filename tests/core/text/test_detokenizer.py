@@ -1,7 +1,10 @@
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from headrace.core.interfaces import Detokenizer
@@ -155,3 +158,40 @@ def test_A03_any_decoder_gives_the_text_of_all_ids(sentencepiece_like: Tokenizer
         for size in (1, 4):
             joined = "".join(feed(ContextDetokenizer(sentencepiece_like.decode, ()), token_ids, size))
             assert joined == sentencepiece_like.decode(token_ids)
+
+
+# --- decoders that have no bytes of their own for each token ---
+
+WORDS = ["▁the", "▁w", "a", "bc", "▁", "▁▁", "▁▁▁x", "é", "</s>", "世"]
+
+
+def odd_tokenizer(decoder: object) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(WORDS)}, merges=[]))
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.decoder = decoder
+    return tokenizer
+
+
+ODD_DECODERS = {
+    "metaspace": odd_tokenizer(decoders.Metaspace()),
+    "metaspace without prefix": odd_tokenizer(decoders.Metaspace(prepend_scheme="never")),
+    "stripped": odd_tokenizer(
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    ),
+    "words": odd_tokenizer(decoders.BPEDecoder("c")),
+}
+
+
+@given(
+    name=st.sampled_from(sorted(ODD_DECODERS)),
+    token_ids=st.lists(st.integers(0, len(WORDS) - 1), max_size=30),
+    size=st.integers(1, 4),
+    skip=st.booleans(),
+)
+@settings(max_examples=400, deadline=None)
+def test_A03_decoders_that_look_at_neighbours_stream_as_they_decode(
+    name: str, token_ids: list[int], size: int, skip: bool
+) -> None:
+    tokenizer = ODD_DECODERS[name]
+    decode = partial(tokenizer.decode, skip_special_tokens=skip)
+    assert "".join(feed(ContextDetokenizer(decode, ()), token_ids, size)) == decode(token_ids)
