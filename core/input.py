@@ -40,6 +40,8 @@ from headrace.core.messages import (
 from headrace.core.params import MAX_SEED, SamplingParams
 from headrace.core.trace import Tracer
 
+MAX_COPIED_TOKENS = 2**24
+"""Tokens of a prompt times n: each completion gets its own copy of them."""
 PROMPT_TAIL = 8
 """Ids of the prompt's end that incremental decoders get as context."""
 
@@ -126,6 +128,9 @@ class InputActor:
     def _admits(self, submit: Submit) -> list[Admit]:
         token_ids = self._token_ids(submit.prompt)
         params = submit.params
+        if params.n * len(token_ids) > MAX_COPIED_TOKENS:
+            most = MAX_COPIED_TOKENS // len(token_ids)
+            raise InvalidParameter(f"n is {params.n}, must be at most {most} for {len(token_ids)} prompt tokens", "n")
         max_tokens = self._max_tokens(len(token_ids), params)
         column = pack_ints(token_ids)
         keys = self._block_keys(submit.cache_salt, token_ids)

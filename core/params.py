@@ -13,6 +13,8 @@ MAX_STOPS = 64
 MAX_STOP_LENGTH = 1024
 MAX_LISTED_IDS = 65536
 MAX_BAD_WORDS = 1024
+MAX_COPIED = 2**20
+"""Ids and characters of all lists, times n: each completion gets its own copy of them."""
 MAX_SEED = 2**63 - 1
 
 
@@ -76,6 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         store(self, "allowed_token_ids", _allowed(self.allowed_token_ids))
         _check_whole_numbers(self)
         _check_numbers(self)
+        _check_copies(self)
 
 
 def _fail(field: str, value: object, limit: str) -> InvalidParameter:
@@ -150,6 +153,14 @@ def _check_logit_bias(bias: object) -> None:
             raise _fail("logit_bias", token_id, "keyed by token ids")
         if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
             raise _fail(f"logit_bias[{token_id}]", value, "-100 to 100")
+
+
+def _check_copies(params: SamplingParams) -> None:
+    ids = (params.stop_token_ids, params.allowed_token_ids, params.logit_bias)
+    texts = (*(params.stop or ()), *(params.bad_words or ()))
+    listed = sum(len(some or ()) for some in ids) + sum(map(len, texts))
+    if params.n * listed > MAX_COPIED:
+        raise _fail("n", params.n, f"at most {MAX_COPIED // listed} where {listed} ids and characters are listed")
 
 
 def _strings(field: str, values: object, most: int) -> tuple[str, ...]:

@@ -83,3 +83,13 @@ def test_prompt_logprobs_come_again_only_for_completions_without_tokens():
     assert ints(third.token_ids).tolist() == [65, 66, 67, 7, 8]
     assert third.num_prompt == 3
     assert third.request.choice == 2
+
+
+def test_E15_a_long_prompt_is_not_copied_without_a_limit():
+    facts = msgspec.structs.replace(FACTS, max_model_len=10**6)
+    actor = InputActor(CountingTokenizer(), EngineConfig(), facts, lambda _messages: None, None)
+    submit = Submit(REQUEST, TokenPrompt((1,) * 100_000), SamplingParams(seed=1, n=168))
+    (refused,) = actor.admit(submit)
+    assert refused.error.message == "n is 168, must be at most 167 for 100000 prompt tokens"
+    assert refused.error.field == "n"
+    assert len(actor.admit(msgspec.structs.replace(submit, params=SamplingParams(seed=1, n=2)))) == 2
