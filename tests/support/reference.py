@@ -73,27 +73,31 @@ class Reference:
 
     def __init__(self, gguf: Path) -> None:
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, GenerationConfig
 
         self._torch = torch
+        self._config = GenerationConfig
         folder = str(gguf.parent)
         self.model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf.name, dtype=torch.float32).eval()
+        self.model.generation_config = GenerationConfig(do_sample=False, eos_token_id=None, pad_token_id=0)
 
     def greedy(self, token_ids: list[int], num_tokens: int = NUM_TOKENS) -> dict[str, list[Any]]:
         """Continue a prompt greedily; returns ids, their logprobs and the gaps between the two highest logits."""
         torch = self._torch
-        found: dict[str, list[Any]] = {"ids": [], "logprobs": [], "gaps": []}
-        with torch.inference_mode():
-            output = self.model(torch.tensor([token_ids]), use_cache=True)
-            for _ in range(num_tokens):
-                logits = output.logits[0, -1].float()
-                top = logits.topk(2)
-                token_id = int(logits.argmax())
-                found["ids"].append(token_id)
-                found["logprobs"].append(round(float(logits.log_softmax(-1)[token_id]), 6))
-                found["gaps"].append(round(float(top.values[0] - top.values[1]), 6))
-                output = self.model(torch.tensor([[token_id]]), past_key_values=output.past_key_values, use_cache=True)
-        return found
+        prompt = torch.tensor([token_ids])
+        output = self.model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            generation_config=self._config(max_new_tokens=num_tokens, output_logits=True, return_dict_in_generate=True),
+        )
+        logits = torch.cat(output.logits).float()
+        top, ids = logits.topk(2).values, output.sequences[0, len(token_ids) :]
+        logprobs = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+        return {
+            "ids": ids.tolist(),
+            "logprobs": [round(value, 6) for value in logprobs.tolist()],
+            "gaps": [round(value, 6) for value in (top[:, 0] - top[:, 1]).tolist()],
+        }
 
 
 def main() -> None:
