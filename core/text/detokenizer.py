@@ -66,10 +66,7 @@ class ByteDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take more ids; return the characters that are complete, U+FFFD where no later byte can make one."""
-        table = self._table
-        data = self._rest
-        for token_id in token_ids:
-            data += table[token_id]
+        data = self._rest + b"".join(map(self._table.__getitem__, token_ids))
         if self._drops_space and data:
             data = data.removeprefix(b" ")
             self._drops_space = False

@@ -195,3 +195,8 @@ def test_A03_decoders_that_look_at_neighbours_stream_as_they_decode(
     tokenizer = ODD_DECODERS[name]
     decode = partial(tokenizer.decode, skip_special_tokens=skip)
     assert "".join(feed(ContextDetokenizer(decode, ()), token_ids, size)) == decode(token_ids)
+
+
+def test_many_ids_at_once_take_time_that_grows_with_their_number_only() -> None:
+    """Byte by byte, a million ids took minutes."""
+    assert ByteDetokenizer({0: b"abcd"}).push([0] * 1_000_000) == "abcd" * 1_000_000
