@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
@@ -192,7 +193,7 @@ class KVManager(Protocol):
         """
 
     def grow(self, row: int, num_tokens: int) -> bool:
-        """Make room for `num_tokens` tokens in all. False: blocks are lacking, nothing changed."""
+        """Make room for `num_tokens` tokens in all, whole blocks. False: blocks are lacking, nothing changed."""
 
     def commit(self, row: int, num_tokens: int) -> None:
         """Register the row's full, hashed blocks among its first `num_tokens` tokens: their steps are scheduled."""
@@ -218,6 +219,14 @@ class KVManager(Protocol):
 
     def check_invariants(self) -> None:
         """Raise AssertionError if blocks are lost, doubled or miscounted. For tests."""
+
+
+@runtime_checkable
+class AddsBlocks(Protocol):
+    """What a KV manager may offer besides: fast schedulers then ask once a step, instead of once per full row."""
+
+    def add_blocks(self, rows: NDArray[np.intp]) -> bool:
+        """Do what grow() does for each of these rows, in their order, by one block. False: too few, nothing changed."""
 
 
 Hasher = Callable[[bytes, Sequence[bytes], Ints], list[bytes]]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.core.columns import Ints, pack_ints
 from headrace.core.interfaces import BlockKeys, CoreContext, KVStats
@@ -22,7 +23,6 @@ class _Row:
     """A row's latest request. Blocks: num_hit cached ones, then its own, of which the first are registered."""
 
     keys: BlockKeys
-    num_blocks: int
     num_hit: int
     num_registered: int
     """Leading blocks that are registered, the hit ones included."""
@@ -59,6 +59,8 @@ class PagedKV:
         """(num_groups, max_rows, max_blocks), block ids; of a row only its blocks count. Read only."""
         self._groups = [BlockGroup(count, group, listener) for group, count in enumerate(num_blocks)]
         self._rows: list[_Row | None] = [None] * max_rows
+        self._num_blocks = np.zeros(max_rows, np.int32)
+        """Blocks of each bound row."""
         self._changed: dict[int, int] = {}
         """By row, the index from which on its table changed since take_changes."""
         self._caching = enable_prefix_caching
@@ -102,7 +104,8 @@ class PagedKV:
             return None
         for table, group, hit in zip(self.tables[:, row], self._groups, hits, strict=True):
             table[:needed] = group.bind(hit, needed - num_hit)
-        self._rows[row] = _Row(keys, needed, num_hit, num_hit, registers=self._caching)
+        self._rows[row] = _Row(keys, num_hit, num_hit, registers=self._caching)
+        self._num_blocks[row] = needed
         self._changed[row] = 0
         if self._caching and read_cache:
             self._count(num_tokens, num_hit * self.block_size, resumed)
@@ -110,8 +113,8 @@ class PagedKV:
 
     def grow(self, row: int, num_tokens: int) -> bool:
         """Make room for `num_tokens` tokens in all. False: blocks are lacking, nothing changed."""
-        state = self._bound(row)
-        held = state.num_blocks
+        self._bound(row)
+        held = int(self._num_blocks[row])
         if num_tokens <= held * self.block_size:
             return True
         needed = self._blocks_for(num_tokens)
@@ -119,8 +122,22 @@ class PagedKV:
             return False
         for table, group in zip(self.tables[:, row], self._groups, strict=True):
             table[held:needed] = group.bind((), needed - held)
-        state.num_blocks = needed
+        self._num_blocks[row] = needed
         self._changed.setdefault(row, held)
+        return True
+
+    def add_blocks(self, rows: NDArray[np.intp]) -> bool:
+        """Add a block to each of these rows, in their order. False: blocks are lacking, nothing changed."""
+        held = self._num_blocks[rows]
+        if not held.all():
+            raise RuntimeError(f"one of the rows {rows.tolist()} is not bound")
+        if not all(group.has_room((), len(rows)) for group in self._groups):
+            return False
+        for table, group in zip(self.tables, self._groups, strict=True):
+            table[rows, held] = group.bind((), len(rows))
+        self._num_blocks[rows] += 1
+        for row, index in zip(rows.tolist(), held.tolist(), strict=True):
+            self._changed.setdefault(row, index)
         return True
 
     def commit(self, row: int, num_tokens: int) -> None:
@@ -128,7 +145,7 @@ class PagedKV:
         state = self._bound(row)
         digests = state.keys.digests
         first = state.num_registered
-        end = min(num_tokens // self.block_size, len(digests), state.num_blocks)
+        end = min(num_tokens // self.block_size, len(digests), int(self._num_blocks[row]))
         if end <= first or not state.registers:
             return
         for table, group in zip(self.tables[:, row], self._groups, strict=True):
@@ -148,8 +165,9 @@ class PagedKV:
                 digests[:] = self._hasher(state.keys.root, digests, token_ids)
             self.commit(row, len(token_ids))
         for table, group in zip(self.tables[:, row], self._groups, strict=True):
-            group.pool.give(reversed(table[: state.num_blocks].tolist()))
+            group.pool.give(table[: self._num_blocks[row]][::-1].tolist())
         state.is_bound = False
+        self._num_blocks[row] = 0
         self._changed.pop(row, None)
 
     def withdraw(self, row: int) -> list[int]:
@@ -175,13 +193,14 @@ class PagedKV:
 
     def take_changes(self) -> bytes:
         """Return and forget block table changes since the last call: int32 (n, 4) of group, row, index, block id."""
-        rows: list[int] = []
-        indices: list[int] = []
-        for row, first in self._changed.items():
-            new = range(first, self._bound(row).num_blocks)
-            indices += new
-            rows += [row] * len(new)
+        if not self._changed:
+            return b""
+        rows = np.fromiter(self._changed, np.intp)
+        first = np.fromiter(self._changed.values(), np.int32)
         self._changed.clear()
+        counts = self._num_blocks[rows] - first
+        rows = np.repeat(rows, counts)
+        indices = np.arange(len(rows)) + np.repeat(first - np.cumsum(counts) + counts, counts)
         changes = np.empty((len(self._groups), len(rows), 4), np.int32)
         changes[:, :, 0] = np.arange(len(self._groups))[:, None]
         changes[:, :, 1] = rows
@@ -214,10 +233,12 @@ class PagedKV:
         """Raise AssertionError if blocks are lost, doubled or miscounted. For tests."""
         bound = [(row, state) for row, state in enumerate(self._rows) if state and state.is_bound]
         for row, state in bound:
-            assert state.num_hit <= state.num_registered <= state.num_blocks, f"row {row} counts its blocks wrongly"
+            assert state.num_hit <= state.num_registered <= self._num_blocks[row], (
+                f"row {row} counts its blocks wrongly"
+            )
         assert self._changed.keys() <= {row for row, _ in bound}, "a row that isn't bound has changes to report"
         for tables, group in zip(self.tables, self._groups, strict=True):
-            held = Counter(block for row, state in bound for block in tables[row, : state.num_blocks].tolist())
+            held = Counter(block for row, state in bound for block in tables[row, : self._num_blocks[row]].tolist())
             group.check_invariants([held[block] for block in range(group.pool.num_blocks + 1)])
             assert held.total() == sum(group.pool.refs), "a table has a block that isn't one"
 

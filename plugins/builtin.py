@@ -22,8 +22,11 @@ from headrace.core.text.symbols import SymbolsOptions, SymbolsTokenizer
 
 
 def headrace_schedulers() -> list[Provider]:
-    """Provide `plain`."""
-    return [Provider("plain", _plain, summary="readable, the reference for every other scheduler")]
+    """Provide `plain` and `table`, which make the same schedules."""
+    return [
+        Provider("plain", _plain, summary="readable, the reference for every other scheduler"),
+        Provider("table", _table, summary="columns of numbers: the fast one"),
+    ]
 
 
 def headrace_policies() -> list[Provider]:
@@ -77,6 +80,12 @@ def _plain(context: SchedulerContext, options: None) -> Scheduler:
     from headrace.schedulers.plain import PlainScheduler
 
     return PlainScheduler(context)
+
+
+def _table(context: SchedulerContext, options: None) -> Scheduler:
+    from headrace.schedulers.table import TableScheduler
+
+    return TableScheduler(context)
 
 
 def _fcfs(context: CoreContext, options: None) -> Policy:

@@ -5,139 +5,124 @@ order, all from one token budget. Out of blocks, the policy's victim is preempte
 torch.
 """
 
-import contextlib
-from collections import deque
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from headrace.core.columns import ints
-from headrace.core.errors import BusyError, ErrorInfo
-from headrace.core.interfaces import BlockKeys, SchedulerContext, SchedulerStats
-from headrace.core.messages import (
-    Admit,
-    BindRow,
-    Ended,
-    FinishReason,
-    RequestId,
-    RunStep,
-    StepDone,
-    StepOutput,
-)
-from headrace.schedulers.budget import check_config, check_fits, chunk_size, find_stop
-from headrace.schedulers.request import Request, facts_of, make_request
-from headrace.schedulers.rows import RowPool
-from headrace.schedulers.step import Entry, OutputBuilder, Step
+from headrace.core.columns import ints, pack_ints
+from headrace.core.errors import ErrorInfo
+from headrace.core.interfaces import SchedulerContext
+from headrace.core.messages import BindRow, RunStep, StepDone, StepOutput
+from headrace.schedulers.base import BaseScheduler
+from headrace.schedulers.budget import chunk_size, find_stop
+from headrace.schedulers.request import Request, facts_of
+from headrace.schedulers.step import OutputBuilder, Step
 
 
-class PlainScheduler:
-    """Sole owner of the request table, the waiting queue (through its policy) and the running order."""
+@dataclass(slots=True, eq=False)
+class PlainRequest(Request):
+    """A request with its counts.
+
+    num_known <= num_tokens = num_known + placeholders; num_computed <= num_tokens.
+    """
+
+    num_computed: int = 0
+    """Tokens whose K/V exist or are scheduled."""
+    num_confirmed: int = 0
+    """Tokens whose K/V were computed by steps that have returned."""
+    num_bound: int = 0
+    """Known tokens when the row was bound."""
+    placeholders: int = 0
+    """Tokens that steps in flight will sample."""
+    in_flight: int = 0
+    """Steps in flight that compute this request."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens and placeholders."""
+        return self.num_known + self.placeholders
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One row of a step."""
+
+    request: PlainRequest
+    row: int
+    num_tokens: int
+    end: int
+    """Tokens of the request that are computed after the step."""
+    samples: bool
+    bind: BindRow | None = None
+    is_void: bool = False
+    """Its tokens rest on K/V that turned out unsound: they are dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class PlainStep(Step):
+    """A step as a list of its rows."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    """By row, in the order they were scheduled."""
+
+    def __len__(self) -> int:
+        """Count its rows."""
+        return len(self.entries)
+
+    def void(self) -> None:
+        """Make the results of this step in flight worthless."""
+        self.is_void = True
+        for entry in self.entries.values():
+            entry.is_void = True
+
+    def message(self, tables: bytes, reset: bool) -> RunStep:
+        """Return the step as the runner gets it."""
+        entries = self.entries.values()
+        return RunStep(
+            step=self.number,
+            rows=pack_ints(list(self.entries)),
+            num_tokens=pack_ints([entry.num_tokens for entry in entries]),
+            bound=tuple(entry.bind for entry in entries if entry.bind),
+            tables=tables,
+            reset=reset,
+        )
+
+
+class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
+    """Keeps each row's counts in its request's object."""
 
     def __init__(self, context: SchedulerContext) -> None:
-        core = context.core
-        check_config(core.config, core.facts)
-        self._config = core.config
-        self._clock = core.clock
-        self.kv = context.kv
-        self.policy = context.policy
-        self.requests: dict[RequestId, Request] = {}
-        self.running: list[Request] = []
-        self.rows = RowPool(core.max_rows)
-        self.in_flight: deque[Step] = deque()
-        self.must_reset_runner = False
-        self._max_ahead = 1 if core.config.async_scheduling else 0
-        self._num_submitted = 0
-        self._order = 0
-        self._is_paused = False
-        self._admits = True
-        self._preemptions = 0
-        self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
-        self._prompt_tokens = 0
-        self._generation_tokens = 0
+        super().__init__(context, PlainRequest)
+        self.running: list[PlainRequest] = []
 
-    # --- requests come and go ---
+    def running_requests(self) -> list[PlainRequest]:
+        """List requests that hold a row, in the order of their admission."""
+        return list(self.running)
 
-    def add(self, request: Admit) -> None:
-        """Queue a request. Raises RequestError: it can never fit, or its policy_args are wrong."""
-        check_fits(request, self.kv.max_tokens())
-        self._order += 1
-        keys = BlockKeys(request.block_root, request.block_hashes)
-        cached_len = self.kv.match(keys, request.num_prompt) if request.read_cache else 0
-        added = make_request(request, self._order, cached_len, keys, self.policy)
-        self.policy.add(added.facts)
-        self.requests[added.id] = added
+    def num_running(self) -> int:
+        """Count requests that hold a row."""
+        return len(self.running)
 
-    def abort(self, requests: Sequence[RequestId]) -> StepOutput | None:
-        """End these requests now; unknown ones are ignored. Returns what to publish."""
-        known = [self.requests[request] for request in requests if request in self.requests]
-        ended = tuple(self.finish(request, "abort") for request in dict.fromkeys(known))
-        return StepOutput(ended=ended) if ended else None
-
-    def stop(self, request: RequestId, num_tokens: int) -> None:
-        """End a request that hit a stop string; nothing is published, its end is known already."""
-        if known := self.requests.get(request):
-            self.finish(known, "stop", num_generated=num_tokens)
-
-    def finish(
-        self,
-        request: Request,
-        reason: FinishReason,
-        stop_reason: int | None = None,
-        error: ErrorInfo | None = None,
-        num_generated: int | None = None,
-    ) -> Ended:
-        """End a request: its blocks are free at once, its row once the steps in flight have returned."""
-        del self.requests[request.id]
-        if request.row is None:
-            self.policy.remove(request.facts)
-        else:
-            self._leave_row(request)
-        self.policy.on_finish(request.facts, reason)
-        self._finished[reason] += 1
-        self._prompt_tokens += request.admit.num_prompt
-        self._generation_tokens += request.num_generated if num_generated is None else num_generated
-        return Ended(request.id, reason, stop_reason, error, request.admit.num_prompt, request.num_cached)
-
-    def preempt(self, request: Request, *, keep_cache: bool = True) -> None:
-        """Take a running request's row and blocks; it waits at its place in the queue and recomputes."""
-        self._leave_row(request, keep_cache=keep_cache)
-        self.policy.add(request.facts)
-        self._preemptions += 1
-
-    def _leave_row(self, request: Request, *, keep_cache: bool = True) -> None:
+    def _leave_row(self, request: PlainRequest, *, keep_cache: bool = True) -> None:
         assert request.row is not None
-        sound = request.sound_ids()
-        self.kv.release(request.row, sound if keep_cache else sound[:0])
+        self.kv.release(request.row, request.first_ids(request.num_confirmed if keep_cache else 0))
         self.rows.give(request.row, fence=self._num_submitted, returned=self.last_returned())
         self.running.remove(request)
         request.row = None
         request.num_computed = request.num_confirmed = 0
 
-    def last_returned(self) -> int:
-        """Return the number of the last step that has returned."""
-        return self.in_flight[0].number - 1 if self.in_flight else self._num_submitted
-
     # --- a step is made ---
 
-    def schedule(self) -> RunStep | None:
-        """Decide the next step; None if nothing can run now."""
-        if self._is_paused:
-            return None
-        limit = self._config.max_num_batched_tokens
-        step = Step(self._num_submitted + 1, limit, budget=limit)
-        self._schedule_running(step)
-        self._commit_blocks(step)
-        if self._admits and not step.has_preempted:
-            self._admit_waiting(step)
-        return self._submit(step) if step.entries else None
+    def _new_step(self, number: int, limit: int) -> PlainStep:
+        return PlainStep(number, limit, budget=limit)
 
-    def _schedule_running(self, step: Step) -> None:
-        ready = [r for r in self.running if r.in_flight <= self._max_ahead and not r.has_all_tokens]
+    def _schedule_running(self, step: PlainStep) -> None:
+        ready = [r for r in self.running if r.in_flight <= self._max_ahead and r.num_tokens < r.limit]
         decoding = [r for r in ready if r.num_tokens - r.num_computed == 1]
         prefilling = [r for r in ready if r.num_tokens - r.num_computed > 1]
         for request in decoding + prefilling:
             if step.budget and request.row is not None:
                 self._extend(step, request)
 
-    def _extend(self, step: Step, request: Request) -> None:
+    def _extend(self, step: PlainStep, request: PlainRequest) -> None:
         """Schedule a running request's next tokens, preempting others or itself while blocks are lacking."""
         num_tokens = chunk_size(request.num_tokens - request.num_computed, step.budget, self._config)
         if num_tokens == 0:
@@ -150,7 +135,7 @@ class PlainScheduler:
                 return
         self._enter(step, request, num_tokens)
 
-    def _preempt_in(self, step: Step, victim: Request) -> None:
+    def _preempt_in(self, step: PlainStep, victim: PlainRequest) -> None:
         assert victim.row is not None
         if entry := step.entries.pop(victim.row, None):
             step.budget += entry.num_tokens
@@ -159,8 +144,12 @@ class PlainScheduler:
         self.preempt(victim)
         step.has_preempted = True
 
-    def _enter(self, step: Step, request: Request, num_tokens: int, bind: BindRow | None = None) -> None:
+    def _enter(self, step: PlainStep, request: PlainRequest, num_tokens: int, bind: BindRow | None = None) -> None:
         assert request.row is not None
+        if bind:
+            self.running.append(request)
+            request.num_bound = request.num_known
+            request.num_computed = request.num_confirmed = bind.num_computed
         samples = request.num_computed + num_tokens == request.num_tokens
         request.num_computed += num_tokens
         step.entries[request.row] = Entry(request, request.row, num_tokens, request.num_computed, samples, bind)
@@ -168,49 +157,13 @@ class PlainScheduler:
         request.placeholders += samples
         request.in_flight += 1
 
-    def _commit_blocks(self, step: Step) -> None:
-        """Register prompt blocks this step fills, before others are admitted to it: they may share them at once."""
+    def _commit_blocks(self, step: PlainStep) -> None:
         for entry in step.entries.values():
             if entry.request.num_computed - entry.num_tokens < entry.request.num_bound:
                 self.kv.commit(entry.row, entry.request.num_computed)
 
-    def _admit_waiting(self, step: Step) -> None:
-        with contextlib.closing(self.policy.candidates(self._clock())) as candidates:
-            for facts in candidates:
-                is_full = len(self.running) >= self._config.max_num_seqs or not self.rows or not step.budget
-                if is_full or not self._admit(step, self.requests[facts.id]):
-                    return
-
-    def _admit(self, step: Step, request: Request) -> bool:
-        """Give a waiting request a row and its first chunk; False if it and those behind it must wait."""
-        if request.in_flight:  # preempted, and tokens of it are still to come
-            return False
-        known, read_cache = request.num_known, request.admit.read_cache
-        cached = self.kv.match(request.keys, known) if read_cache else 0
-        num_tokens = chunk_size(known - cached, step.budget, self._config)
-        if num_tokens == 0:
-            return False
-        is_resumed = request.admitted is not None
-        row = self.rows.take()
-        if self.kv.admit(row, request.keys, known, read_cache, is_resumed) is None:
-            self.rows.give(row, fence=0, returned=0)
-            return False
-        if not is_resumed:
-            request.admitted, request.num_cached = self._clock(), cached
-        self.policy.remove(request.facts)
-        self.running.append(request)
-        request.row, request.num_bound, request.announced_row = row, known, None
-        request.num_computed = request.num_confirmed = cached
-        bind = BindRow(row, request.ids.tobytes(), request.admit.num_prompt, cached, request.admit.sampling)
-        self._enter(step, request, num_tokens, bind)
-        self.kv.commit(row, request.num_computed)
-        return True
-
-    def _submit(self, step: Step) -> RunStep:
-        self._num_submitted = step.number
-        self.in_flight.append(step)
-        reset, self.must_reset_runner = self.must_reset_runner, False
-        return step.message(self.kv.take_changes(), reset)
+    def _is_in_flight(self, request: PlainRequest) -> bool:
+        return request.in_flight > 0
 
     # --- a step comes back ---
 
@@ -232,10 +185,10 @@ class PlainScheduler:
         self.rows.returned(self.last_returned())
         return output.build(done)
 
-    def _take_tokens(self, step: Step, done: StepDone, output: OutputBuilder) -> None:
+    def _take_tokens(self, step: PlainStep, done: StepDone, output: OutputBuilder) -> None:
         token_ids, at = ints(done.token_ids).tolist(), 0
         for entry, count in zip(step.entries.values(), ints(done.num_new).tolist(), strict=True):
-            if self._is_alive(entry):
+            if self._counts(entry):
                 self._take_row(entry, token_ids[at : at + count], output)
             at += count
 
@@ -253,16 +206,17 @@ class PlainScheduler:
         elif entry.samples and not token_ids and request.row is not None:
             self.preempt(request)  # the runner gave nothing: it computes the row again from what is known
 
-    def _is_alive(self, entry: Entry) -> bool:
-        return not entry.is_void and self.requests.get(entry.request.id) is entry.request
+    def _counts(self, entry: Entry) -> bool:
+        """Tell whether what a row of a step gave is of use."""
+        return not entry.is_void and self.is_alive(entry.request)
 
     # --- failures ---
 
-    def _fail_rows(self, step: Step, done: StepDone, output: OutputBuilder) -> None:
+    def _fail_rows(self, step: PlainStep, done: StepDone, output: OutputBuilder) -> None:
         """End the requests of failed rows; those that share blocks these registered recompute."""
         for failure in done.failed:
             entry = step.entries[failure.row]
-            if not self._is_alive(entry):
+            if not self._counts(entry):
                 continue
             by_row = {request.row: request for request in self.running}
             suspects = [by_row[row] for row in self.kv.withdraw(entry.row)]
@@ -274,10 +228,10 @@ class PlainScheduler:
                         unsound.is_void = True
                 self.preempt(request, keep_cache=False)
 
-    def _fail_step(self, step: Step, error: ErrorInfo, output: OutputBuilder) -> None:
+    def _fail_step(self, step: PlainStep, error: ErrorInfo, output: OutputBuilder) -> None:
         """End the requests of a failed step; all others recompute on a runner that starts anew."""
         for entry in step.entries.values():
-            if self._is_alive(entry):
+            if self._counts(entry):
                 output.add_ended(self.finish(entry.request, "error", error=error))
         for later in self.in_flight:
             later.void()
@@ -286,51 +240,11 @@ class PlainScheduler:
         self.kv.reset()
         self.must_reset_runner = True
 
-    # --- everything else ---
-
-    def pause(self, *, admissions: bool, steps: bool) -> None:
-        """Set what is off: admitting waiting requests, or all steps. Both False: everything on."""
-        self._admits, self._is_paused = not admissions, steps
-
-    def reset_prefix_cache(self, force: bool) -> None:
-        """Forget cached blocks; no step is in flight. Raises BusyError if blocks are in use and `force` is False."""
-        assert not self.in_flight
-        if self.running and not force:
-            raise BusyError(f"{len(self.running)} running requests use cached blocks; wait, or reset with force=True")
-        for request in list(self.running):
-            self.preempt(request, keep_cache=False)
-        self.kv.reset()
-
-    def unfinished(self) -> list[RequestId]:
-        """List all requests that have not ended."""
-        return list(self.requests)
-
-    def num_running(self) -> int:
-        """Count requests that hold a row."""
-        return len(self.running)
-
-    def stats(self) -> SchedulerStats:
-        """Read the counters."""
-        return SchedulerStats(
-            num_waiting=len(self.requests) - len(self.running),
-            num_running=len(self.running),
-            preemptions=self._preemptions,
-            finished=dict(self._finished),
-            prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens,
-            steps=self._num_submitted,
-            kv=self.kv.stats(),
-        )
-
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself. For tests."""
-        self.kv.check_invariants()
-        held = [request.row for request in self.running]
-        assert len(set(held)) == len(held) <= self._config.max_num_seqs
-        assert len(held) + len(self.rows) + self.rows.count_fenced() == self.rows.max_rows
+        super().check_invariants()
         for request in self.requests.values():
             entries = [step.entries.get(request.row) for step in self.in_flight] if request.row is not None else []
-            assert (request.row is not None) == (request in self.running)
             assert 0 <= request.placeholders <= request.in_flight
             assert request.num_confirmed <= request.num_computed <= request.num_tokens
             assert request.row is None or request.in_flight == sum(entry is not None for entry in entries)

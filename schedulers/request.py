@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from headrace.core.columns import Ints, ints
+from headrace.core.columns import Ints
 from headrace.core.errors import InvalidParameter
 from headrace.core.interfaces import BlockKeys, Policy, PolicyArgs
 from headrace.core.messages import Admit, RequestId
@@ -15,10 +15,7 @@ from headrace.core.messages import Admit, RequestId
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """State of one unfinished request. Owner: the scheduler.
-
-    num_known <= num_tokens = num_known + placeholders; num_computed <= num_tokens.
-    """
+    """What every scheduler knows of an unfinished request. Owner: the scheduler."""
 
     admit: Admit
     order: int
@@ -28,16 +25,6 @@ class Request:
     """Known token ids: the prompt and what was generated."""
     keys: BlockKeys
     row: int | None = None
-    num_computed: int = 0
-    """Tokens whose K/V exist or are scheduled."""
-    num_confirmed: int = 0
-    """Tokens whose K/V were computed by steps that have returned."""
-    num_bound: int = 0
-    """Known tokens when the row was bound."""
-    placeholders: int = 0
-    """Tokens that steps in flight will sample."""
-    in_flight: int = 0
-    """Steps in flight that compute this request."""
     num_cached: int = 0
     """Prompt tokens the prefix cache gave at the first admission."""
     admitted: float | None = None
@@ -62,23 +49,18 @@ class Request:
         return len(self.ids)
 
     @property
-    def num_tokens(self) -> int:
-        """Known tokens and placeholders."""
-        return len(self.ids) + self.placeholders
-
-    @property
     def num_generated(self) -> int:
         """Known tokens beyond the prompt."""
-        return len(self.ids) - self.admit.num_prompt
+        return self.num_known - self.admit.num_prompt
 
     @property
-    def has_all_tokens(self) -> bool:
-        """Tell whether nothing is left to sample but what is in flight."""
-        return self.num_tokens >= self.admit.num_prompt + self.admit.max_tokens
+    def limit(self) -> int:
+        """Tokens of prompt and output at which nothing is left to sample."""
+        return self.admit.num_prompt + self.admit.max_tokens
 
-    def sound_ids(self) -> Ints:
-        """Return the ids whose K/V were computed by steps that have returned."""
-        return np.array(self.ids[: min(self.num_confirmed, len(self.ids))], dtype=np.int32)
+    def first_ids(self, num_tokens: int) -> Ints:
+        """Return the first `num_tokens` ids, or as many as are known."""
+        return np.array(self.ids[:num_tokens], dtype=np.int32)
 
 
 class Facts:
@@ -108,12 +90,8 @@ class Facts:
         return self._request.num_generated
 
 
-def make_request(admit: Admit, order: int, cached_len: int, keys: BlockKeys, policy: Policy) -> Request:
-    """Build a request's state. Raises InvalidParameter if its policy_args don't suit the policy."""
-    return Request(admit, order, _policy_args(admit, policy), cached_len, array("i", ints(admit.token_ids)), keys)
-
-
-def _policy_args(admit: Admit, policy: Policy) -> PolicyArgs:
+def policy_args(admit: Admit, policy: Policy) -> PolicyArgs:
+    """Return the request's policy_args as the policy wants them. Raises InvalidParameter if they don't suit it."""
     try:
         return msgspec.convert(admit.policy_args, policy.Args)
     except msgspec.ValidationError as error:

@@ -15,7 +15,7 @@ CORE = CoreContext(EngineConfig(), FACTS, max_rows=128, clock=float)
 def test_every_role_has_the_built_in_choices() -> None:
     providers = load_plugins(Config()).providers
     assert {role: list(providers[role]) for role in ROLES} == {
-        "scheduler": ["plain"],
+        "scheduler": ["plain", "table"],
         "policy": ["fcfs", "priority"],
         "kv": ["paged", "simple"],
         "runner": ["kvhash", "native", "script", "sim", "torch"],
@@ -34,13 +34,14 @@ def test_every_prompt_hasher_belongs_to_a_kv_manager() -> None:
     assert providers["prompt_hasher"].keys() <= providers["kv"].keys()
 
 
+@pytest.mark.parametrize("name", ["plain", "table"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @pytest.mark.parametrize("kv", ["paged", "simple"])
-def test_the_core_parts_are_built_from_their_contexts(policy: str, kv: str) -> None:
+def test_the_core_parts_are_built_from_their_contexts(name: str, policy: str, kv: str) -> None:
     registry = load_plugins(Config())
     built_kv = registry.provider("kv", kv).build(CORE, None)
     built_policy = registry.provider("policy", policy).build(CORE, None)
-    scheduler = registry.provider("scheduler", "plain").build(SchedulerContext(CORE, built_kv, built_policy), None)
+    scheduler = registry.provider("scheduler", name).build(SchedulerContext(CORE, built_kv, built_policy), None)
     assert scheduler.schedule() is None
 
 

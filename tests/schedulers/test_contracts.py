@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from headrace.core.columns import ints
 from headrace.core.errors import BusyError, ErrorInfo, PromptTooLong
 from headrace.core.messages import StepDone
 from headrace.runners.kvhash import reference
@@ -21,6 +22,7 @@ class CoreMachine(RuleBasedStateMachine):
     """Requests come, are aborted and fail while steps are scheduled, computed and void."""
 
     @initialize(
+        scheduler=st.sampled_from(["plain", "table"]),
         policy=st.sampled_from([FCFS, Priority]),
         kv=st.sampled_from(["paged", "paged", "simple"]),
         caching=st.booleans(),
@@ -31,11 +33,12 @@ class CoreMachine(RuleBasedStateMachine):
         chunk=st.sampled_from([None, 5, 16]),
         num_seqs=st.integers(1, 6),
     )
-    def start(self, policy, kv, caching, is_async, num_groups, num_blocks, budget, chunk, num_seqs):
+    def start(self, scheduler, policy, kv, caching, is_async, num_groups, num_blocks, budget, chunk, num_seqs):
         self.h = Harness(
             policy(),
             kv,
             num_groups=num_groups,
+            scheduler=scheduler,
             block_size=4,
             num_kv_blocks=num_blocks,
             enable_prefix_caching=caching,
@@ -46,6 +49,7 @@ class CoreMachine(RuleBasedStateMachine):
         )
         self.num_groups = num_groups
         self.expected = {}
+        self.computes = {}
         self.may_fail = set()
 
     @rule(
@@ -80,6 +84,9 @@ class CoreMachine(RuleBasedStateMachine):
             return
         stats = self.h.scheduler.stats()
         step = self.h.schedule()
+        if step:
+            owners = {request.row: request.id for request in self.h.scheduler.running_requests()}
+            self.computes[step.step] = {owners[row] for row in ints(step.rows).tolist()}
         is_free = stats.kv.num_free == stats.kv.num_blocks and not self.h.in_flight
         if stats.num_waiting and is_free:
             assert step is not None, "rule 18: nothing runs, the pool is free and a request waits"
@@ -93,8 +100,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule()
     def fail_step(self):
         step = self.h.in_flight[0]
-        running = {r.id for s in self.h.scheduler.in_flight for e in s.entries.values() for r in [e.request]}
-        self.may_fail |= running
+        self.may_fail |= self.computes[step.step]
         self.h.complete(StepDone(step.step, error=ErrorInfo("RequestFailed", "the device failed")))
         while self.h.in_flight:  # the runner voids what was in flight behind it
             void = self.h.in_flight[0]
@@ -105,7 +111,7 @@ class CoreMachine(RuleBasedStateMachine):
     def reset_prefix_cache(self, force):
         is_busy = self.h.scheduler.num_running() > 0
         try:
-            self.h.scheduler.reset_prefix_cache(force)
+            self.h.reset_prefix_cache(force)
         except BusyError:
             assert is_busy and not force
         else:

@@ -8,6 +8,12 @@ from headrace.runners.kvhash import reference
 from headrace.schedulers.policies.priority import Priority
 
 
+@pytest.fixture(params=["plain", "table"], autouse=True)
+def _scheduler(request, monkeypatch):
+    """Every scheduler makes the same schedules."""
+    monkeypatch.setattr(Harness, "default_scheduler", request.param)
+
+
 def num_tokens(step):
     return dict(zip(ints(step.rows).tolist(), ints(step.num_tokens).tolist(), strict=True)) if step else {}
 
@@ -177,7 +183,7 @@ def test_B06_abort_in_every_state_gives_one_end_and_leaves_nothing():
         decoding(h, r)
         while h.in_flight:
             h.complete()
-        h.scheduler.reset_prefix_cache(force=True)
+        h.reset_prefix_cache(force=True)
 
     def twice(h, r):
         decoding(h, r)
@@ -233,8 +239,10 @@ def test_a_request_preempted_in_flight_still_gets_the_token_of_that_step_once():
     while not h.scheduler.stats().preemptions:
         if len(h.in_flight) == 2:
             h.complete()
+        rows = {request.id: request.row for request in h.scheduler.running_requests()}
         h.schedule()
-    assert [request.in_flight for request in h.scheduler.requests.values() if request.row is None] == [1]
+    [preempted] = [request for request in requests if h.scheduler.requests[request].row is None]
+    assert [rows[preempted] in ints(step.rows) for step in h.in_flight] == [True, False]
     h.run()
     assert [h.tokens[request] for request in requests] == [reference(prompt, 60) for prompt in prompts]
 
@@ -370,12 +378,12 @@ def test_C10_a_reset_is_refused_while_requests_run_and_forced_it_recomputes():
     requests = [h.add(range(start, start + 40), 8) for start in (0, 100)]
     h.turn()
     with pytest.raises(BusyError, match="2 running requests"):
-        h.scheduler.reset_prefix_cache(force=False)
-    h.scheduler.reset_prefix_cache(force=True)
+        h.reset_prefix_cache(force=False)
+    h.reset_prefix_cache(force=True)
     h.check()
     h.run()
     assert [h.tokens[r] for r in requests] == [reference(range(0, 40), 8), reference(range(100, 140), 8)]
-    h.scheduler.reset_prefix_cache(force=False)
+    h.reset_prefix_cache(force=False)
     h.add(range(40), 2)
     assert h.schedule().bound[0].num_computed == 0
     h.run()
@@ -432,15 +440,15 @@ def test_pausing_admissions_and_steps():
     h = Harness()
     running = h.add([1], 10)
     h.turn()
-    h.scheduler.pause(admissions=True, steps=False)
+    h.pause(admissions=True, steps=False)
     waiting = h.add([2], 2)
     for _ in range(20):
         h.turn()
     assert h.reason(running) == "length"
     assert h.reason(waiting) is None
-    h.scheduler.pause(admissions=True, steps=True)
+    h.pause(admissions=True, steps=True)
     assert h.schedule() is None
-    h.scheduler.pause(admissions=False, steps=False)
+    h.pause(admissions=False, steps=False)
     h.run()
     h.check_idle()
 

@@ -17,7 +17,9 @@ from headrace.runners.kvhash import KVHashModel, KVHashOptions
 from headrace.runners.worker import StandaloneWorker, make_worker
 from headrace.schedulers.plain import PlainScheduler
 from headrace.schedulers.policies.fcfs import FCFS
+from headrace.schedulers.table import TableScheduler
 
+SCHEDULERS = {"plain": PlainScheduler, "table": TableScheduler}
 GREEDY = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
 
 
@@ -27,6 +29,8 @@ class Harness:
     tokens: generated ids by request, ended: how requests ended, published: all outputs in order.
     """
 
+    default_scheduler = "plain"
+
     def __init__(
         self,
         policy: Policy | None = None,
@@ -34,6 +38,7 @@ class Harness:
         runner: StandaloneWorker | None = None,
         num_groups: int = 1,
         depth: int | None = None,
+        scheduler: str | None = None,
         **config: Any,
     ) -> None:
         self.config = EngineConfig(**{"max_model_len": 1024, **config})
@@ -45,7 +50,7 @@ class Harness:
         core = CoreContext(self.config, self.facts, max_rows, lambda: self.now)
         self.kv = PagedKV.from_context(core) if kv == "paged" else SimpleKV.from_context(core)
         self.policy = policy or FCFS()
-        self.scheduler = PlainScheduler(SchedulerContext(core, self.kv, self.policy))
+        self.scheduler = SCHEDULERS[scheduler or self.default_scheduler](SchedulerContext(core, self.kv, self.policy))
         self.depth = depth or (2 if self.config.async_scheduling else 1)
         self.in_flight: deque[RunStep] = deque()
         self.tokens: dict[RequestId, list[int]] = {}
@@ -87,6 +92,19 @@ class Harness:
     def abort(self, *requests: RequestId) -> None:
         """End requests early."""
         self._publish(self.scheduler.abort(requests))
+
+    def stop(self, request: RequestId, num_tokens: int) -> None:
+        """End a request whose text hit a stop string."""
+        self.scheduler.stop(request, num_tokens)
+        self.ended[request] = Ended(request, "stop")
+
+    def pause(self, *, admissions: bool, steps: bool) -> None:
+        """Turn admissions and steps off, or on again."""
+        self.scheduler.pause(admissions=admissions, steps=steps)
+
+    def reset_prefix_cache(self, force: bool) -> None:
+        """Forget cached blocks."""
+        self.scheduler.reset_prefix_cache(force)
 
     def schedule(self) -> RunStep | None:
         """Make one step and put it in flight."""
