@@ -11,6 +11,8 @@ from headrace.core.model_files.gguf import GGUFFile
 
 MAX_JSON_BYTES = 1 << 26
 """Largest configuration file; the largest are those that list a vocabulary's added tokens, with some megabytes."""
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions")
+"""Of config.json; the second one is GPT-2's."""
 _GGUF_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -52,7 +54,8 @@ def _of_folder(folder: Path) -> ModelMetadata:
     vocab_size = _whole(folder, config, "vocab_size")
     eos_ids = folder_eos_ids(folder)
     _check_ids(folder, eos_ids, vocab_size)
-    context_length = _whole(folder, config, "max_position_embeddings")
+    length_key = next((key for key in _LENGTH_KEYS if key in config), _LENGTH_KEYS[0])
+    context_length = _whole(folder, config, length_key)
     return ModelMetadata(str(config.get("model_type", "")), context_length, vocab_size, eos_ids)
 
 

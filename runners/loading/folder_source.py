@@ -40,8 +40,13 @@ class FolderSource:
         return family.read_folder(str(self.path / "config.json"), self._config)
 
     def name_of(self, parameter: Parameter) -> str:
-        """Return the parameter's name, which is Hugging Face's."""
-        return parameter.name
+        """Return the parameter's name, which is Hugging Face's, or the other one if this folder has that."""
+        other = parameter.other_name
+        return other if other in self._file_of and other is not None else parameter.name
+
+    def stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        """Return the parameter's shape, or that of its transpose."""
+        return parameter.shape[::-1] if parameter.is_transposed_in_folders else parameter.shape
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List all tensors. Raises UnsupportedModel if some are not F32, F16 or BF16."""
@@ -55,7 +60,12 @@ class FolderSource:
 
     def read(self, parameter: Parameter, dtype: torch.dtype) -> Tensor:
         """Return a parameter's tensor: the file's own memory if the type is right, else a converted copy."""
-        tensor: Tensor = self._file_of[parameter.name].get_tensor(parameter.name)
+        name = self.name_of(parameter)
+        tensor: Tensor = self._file_of[name].get_tensor(name)
+        if parameter.is_transposed_in_folders:
+            tensor = tensor.t().contiguous()
+        if parameter.folder_offset:
+            tensor = tensor.float() + parameter.folder_offset
         return tensor.to(dtype)
 
     def close(self) -> None:

@@ -33,6 +33,10 @@ class GGUFSource:
         """Return the parameter's GGUF name."""
         return parameter.gguf_name
 
+    def stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        """Return the parameter's own shape."""
+        return parameter.shape
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List all tensors; unreadable types were refused when the file was opened."""
         return {name: info.shape for name, info in self._file.tensors.items()}

@@ -31,6 +31,9 @@ class WeightSource(Protocol):
     def name_of(self, parameter: Parameter) -> str:
         """Return what this kind of file calls a parameter."""
 
+    def stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        """Return the shape that this kind of file stores a parameter in."""
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List all tensors. Raises UnsupportedModel if one has an unreadable type."""
 
@@ -68,10 +71,11 @@ def check_tensors(source: WeightSource, family: Family, parameters: Sequence[Par
     unknown = [name for name in found if name not in wanted and not any(fnmatch(name, p) for p in family.ignored)]
     if unknown:
         raise UnsupportedModel(f"{source.path}: architecture {family.name} has no use for tensors: {listed(unknown)}")
+    shapes = {name: source.stored_shape(parameter) for name, parameter in wanted.items()}
     wrong = [
-        f"{name} is {found[name]}, must be {parameter.shape}"
-        for name, parameter in wanted.items()
-        if name in found and found[name] != parameter.shape
+        f"{name} is {found[name]}, must be {shape}"
+        for name, shape in shapes.items()
+        if name in found and found[name] != shape
     ]
     if wrong:
         raise ModelFileDamaged(f"{source.path}: tensors have wrong shapes: {listed(wrong)}")

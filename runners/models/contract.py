@@ -28,6 +28,12 @@ class Parameter(Struct, frozen=True):
     undoes: our rotary embedding turns the first half of a head against the second."""
     tied_to: str | None = None
     """This parameter is that other one; files don't have it."""
+    other_name: str | None = None
+    """What some folders call it instead."""
+    folder_offset: float = 0.0
+    """What is added to the numbers of a folder; GGUF files have it added."""
+    is_transposed_in_folders: bool = False
+    """Folders store a matrix as (inputs, outputs)."""
 
 
 class ModelConfig(Protocol):
@@ -61,6 +67,10 @@ class ModelConfig(Protocol):
 class Layer(Protocol):
     """One layer, cut in two where the runner writes K/V and attends."""
 
+    @property
+    def window(self) -> int | None:
+        """Tokens that a query sees, itself included; None: all before it."""
+
     def before_attention(self, x: "Tensor", positions: "Tensor") -> "tuple[Tensor, Tensor, Tensor]":
         """Return queries (T, num_heads, head_dim), keys and values (T, num_kv_heads, head_dim) of x (T, hidden).
 
@@ -82,8 +92,8 @@ class CausalModel(Protocol):
     def attention_scale(self) -> float:
         """What dot products of queries and keys are multiplied by."""
 
-    def embed(self, token_ids: "Tensor") -> "Tensor":
-        """Return (T, hidden) for (T,) token ids."""
+    def embed(self, token_ids: "Tensor", positions: "Tensor") -> "Tensor":
+        """Return (T, hidden) for (T,) token ids and (T,) int64 positions, each in its own sequence."""
 
     def head(self, x: "Tensor") -> "Tensor":
         """Return (T, vocab_size) logits for the last layer's output."""
@@ -104,3 +114,5 @@ class Family(Struct, frozen=True):
     """build(config, parameters by name, ops, longest sequence) -> model."""
     ignored: tuple[str, ...] = ()
     """Patterns (fnmatch) of tensors that files may have and the model doesn't need."""
+    aliases: tuple[str, ...] = ()
+    """Other names of it in either kind of file."""

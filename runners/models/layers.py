@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headrace.runners.native.rope import Rope
+
 _FEW_ROWS = 8
 _PIECE_COLUMNS = 512
 
@@ -18,6 +20,8 @@ class Ops(NamedTuple):
     """linear(x, weight) -> x @ weight.T; x: (T, n), weight: (m, n)."""
     silu: Callable[[Tensor], Tensor]
     """silu(x) -> x * sigmoid(x); may change x."""
+    gelu: Callable[[Tensor], Tensor]
+    """gelu(x) in the tanh approximation; may change x."""
 
 
 def linear_any(x: Tensor, weight: Tensor) -> Tensor:
@@ -38,9 +42,22 @@ def silu_pieces(x: Tensor) -> Tensor:
     return x
 
 
-ANY_ROWS = Ops(linear_any, functional.silu)
+def gelu_tanh(x: Tensor) -> Tensor:
+    """Apply GELU in the tanh approximation. Source: Hendrycks and Gimpel 2016."""
+    return functional.gelu(x, approximate="tanh")
+
+
+def gelu_pieces(x: Tensor) -> Tensor:
+    """Apply GELU to a tile so that a row's bits don't depend on its place in the tile: see silu_pieces."""
+    for start in range(0, x.shape[1], _PIECE_COLUMNS):
+        piece = x[:, start : start + _PIECE_COLUMNS]
+        piece.copy_(gelu_tanh(piece))
+    return x
+
+
+ANY_ROWS = Ops(linear_any, functional.silu, gelu_tanh)
 """Fast, for batches of any size."""
-TILES = Ops(functional.linear, silu_pieces)
+TILES = Ops(functional.linear, silu_pieces, gelu_pieces)
 """For tiles of one fixed number of rows: each row's bits depend on that row only."""
 
 
@@ -52,10 +69,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class Rotary:
     """Rotary position embedding, first half of a head against the second (as Hugging Face). Source: Su et al. 2021."""
 
-    def __init__(self, head_dim: int, base: float, max_positions: int, dtype: torch.dtype) -> None:
-        frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    def __init__(self, head_dim: int, rope: Rope, max_positions: int, dtype: torch.dtype) -> None:
+        frequencies = torch.from_numpy(rope.frequencies(head_dim))
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
-        self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        self._cos, self._sin = (angles.cos() * rope.scale()).to(dtype), (angles.sin() * rope.scale()).to(dtype)
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Turn heads (T, num_heads, head_dim) by their positions (T,)."""

@@ -1,10 +1,11 @@
 """Which architectures are built in: one line here and one file each."""
 
 from headrace.core.errors import UnsupportedModel
-from headrace.runners.models import llama
+from headrace.runners.models import gemma3, gpt2, llama, mistral, qwen2, qwen3
 from headrace.runners.models.contract import Family
 
-FAMILIES = {family.name: family for family in (llama.FAMILY,)}
+BUILT_IN = (llama.FAMILY, mistral.FAMILY, qwen2.FAMILY, qwen3.FAMILY, gemma3.FAMILY, gpt2.FAMILY)
+FAMILIES = {name: family for family in BUILT_IN for name in (family.name, *family.aliases)}
 
 
 def find_family(where: str, architecture: str) -> Family:

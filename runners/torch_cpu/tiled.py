@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.core.errors import ConfigError
 from headrace.core.interfaces import Batch
 from headrace.runners.models.contract import CausalModel
-from headrace.runners.torch_cpu.batched import context_slots
+from headrace.runners.torch_cpu.attention import context_slots
 from headrace.runners.torch_cpu.storage import KVStorage
 
 TILE = 32
@@ -61,11 +61,11 @@ class TiledForward:
         positions = torch.tensor(batch.positions, dtype=torch.int64)
         slots = torch.tensor(batch.slots[0])
         rows = [self._row(batch, index) for index in range(len(batch.rows))]
-        x = self._model.embed(torch.tensor(batch.token_ids))
+        x = self._model.embed(torch.tensor(batch.token_ids), positions)
         for index, layer in enumerate(self._model.layers):
             queries, keys, values = in_tiles(layer.before_attention, x, positions)
             self._storage.write(index, slots, keys, values)
-            (x,) = in_tiles(_single(layer.after_attention), x, self._attend(index, queries, rows))
+            (x,) = in_tiles(_single(layer.after_attention), x, self._attend(index, queries, rows, layer.window))
         return x
 
     def logits(self, x: Tensor) -> Tensor:
@@ -78,19 +78,20 @@ class TiledForward:
         slots = torch.from_numpy(context_slots(table, length, self._block_size)[0])
         return _Row(int(batch.starts[index]), int(batch.starts[index + 1]), slots)
 
-    def _attend(self, layer: int, queries: Tensor, rows: list[_Row]) -> Tensor:
+    def _attend(self, layer: int, queries: Tensor, rows: list[_Row], window: int | None) -> Tensor:
         out = torch.empty_like(queries)
         with _one_thread():
             for row in rows:
-                self._attend_row(layer, queries, row, out)
+                self._attend_row(layer, queries, row, window, out)
         return out
 
-    def _attend_row(self, layer: int, queries: Tensor, row: _Row, out: Tensor) -> None:
+    def _attend_row(self, layer: int, queries: Tensor, row: _Row, window: int | None, out: Tensor) -> None:
         keys, values = self._storage.read(layer, row.slots)
         keys, values = keys.float().permute(1, 2, 0), values.float().transpose(0, 1)
         first_length = len(row.slots) - (row.end - row.start) + 1
         for token, length in enumerate(range(first_length, len(row.slots) + 1), row.start):
-            out[token] = self._attend_one(queries[token], keys[:, :, :length], values[:, :length])
+            first = 0 if window is None else max(0, length - window)
+            out[token] = self._attend_one(queries[token], keys[:, :, first:length], values[:, first:length])
 
     def _attend_one(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attend from (heads, D) over keys (kv_heads, D, L) and values (kv_heads, L, D), in float32."""
@@ -120,7 +121,7 @@ def check_rows_alike(model: CausalModel) -> None:
     It does where it was tried (MKL and oneDNN on x86), but nothing promises it.
     """
     layer, positions = model.layers[0], torch.full((TILE,), 7)
-    x = model.embed(torch.zeros(TILE, dtype=torch.int64))
+    x = model.embed(torch.zeros(TILE, dtype=torch.int64), positions)
     x = x + torch.linspace(-1, 1, x.shape[1], dtype=x.dtype)
     queries, keys, values = layer.before_attention(x, positions)
     outputs = (queries, keys, values, layer.after_attention(x, queries), model.head(x))

@@ -77,9 +77,9 @@ def test_H04_a_renamed_tensor_is_missing(llama: Any, tmp_path: Path) -> None:
 def test_H04_an_unknown_tensor_is_named(llama: Any, tmp_path: Path) -> None:
     def add(tensors: Tensors) -> None:
         tensors["blk.0.attn_q.bias"] = tensors["blk.0.attn_norm.weight"]
-        tensors["rope_freqs.weight"] = tensors["blk.0.attn_norm.weight"]
+        tensors["rope_gains.weight"] = tensors["blk.0.attn_norm.weight"]
 
-    with pytest.raises(UnsupportedModel, match=r"no use for tensors: blk\.0\.attn_q\.bias, rope_freqs\.weight"):
+    with pytest.raises(UnsupportedModel, match=r"no use for tensors: blk\.0\.attn_q\.bias, rope_gains\.weight"):
         load(changed_gguf(llama, tmp_path, add))
 
 

@@ -10,7 +10,8 @@ from batches import Blocks, load_torch, run, run_chunks
 from tiny_llama import gguf_fields, gguf_tensors, reference_logits, save_folder, save_gguf, tiny_llama, write_gguf
 
 from headrace.core.errors import ModelFileDamaged, UnsupportedModel
-from headrace.runners.models.llama import LlamaConfig, parameters, read_folder
+from headrace.runners.models.decoder import parameters
+from headrace.runners.models.llama import read_folder
 
 PROMPT = np.random.default_rng(1).integers(0, 256, 70).tolist()
 FOLDER = {
@@ -56,9 +57,9 @@ def test_a_head_size_of_its_own_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope type is 'llama3'"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope type is 'linear'"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope type is 'yarn'"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}}, "rope type 'longrope' isn't built in"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' isn't built in"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', only 'silu'"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"mlp_bias": True}, "mlp_bias is True"),
@@ -76,12 +77,12 @@ def test_a_folder_that_asks_for_what_is_not_built_in_is_refused(changed: dict[st
         ({"hidden_size": "64"}, "hidden_size"),
         ({"hidden_size": 0}, "hidden_size|head_dim"),
         ({"num_attention_heads": 0}, "num_attention_heads"),
-        ({"num_hidden_layers": 10**9}, "num_layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ({"num_key_value_heads": 3}, "4 heads of 16 numbers with 3 KV heads"),
         ({"head_dim": 15}, "4 heads of 15 numbers"),
         ({"max_position_embeddings": 2**40}, "context_length"),
         ({"rms_norm_eps": 0}, "rms_eps"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": "big"}}, "rope_base"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": "big"}}, "rope_theta"),
     ],
 )
 def test_a_folder_with_impossible_sizes_is_damaged(changed: dict[str, Any], problem: str) -> None:
@@ -98,14 +99,14 @@ def test_both_places_of_the_rotary_base_are_read() -> None:
     old = read_folder("config.json", {**FOLDER, "rope_theta": 5e5})
     new = read_folder("config.json", {**FOLDER, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})
     assert old == new
-    assert old.rope_base == 5e5
+    assert old.ropes[0].rope_theta == 5e5
 
 
 @pytest.mark.parametrize(
     ("changed", "error", "problem"),
     [
         ({"llama.expert_count": 8}, UnsupportedModel, "llama.expert_count is 8"),
-        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModel, "llama.rope.scaling.type is 'yarn'"),
+        ({"llama.rope.scaling.type": "longrope"}, UnsupportedModel, "rope type 'longrope' isn't built in"),
         ({"llama.rope.dimension_count": 8}, UnsupportedModel, "llama.rope.dimension_count is 8, only 16"),
         ({"llama.block_count": 0}, ModelFileDamaged, "num_layers"),
         ({"llama.block_count": 2**31}, ModelFileDamaged, "num_layers"),
@@ -135,6 +136,6 @@ def test_every_parameter_of_transformers_is_listed_with_its_shape(llama: Any, ll
 
 
 def test_a_tied_head_is_the_embedding() -> None:
-    config = LlamaConfig(256, 64, 160, 2, 4, 2, 16, 512, 1e-5, 1e4, tied_head=True)
+    config = read_folder("config.json", {**FOLDER, "tie_word_embeddings": True})
     tied = {parameter.name: parameter.tied_to for parameter in parameters(config) if parameter.tied_to}
     assert tied == {"lm_head.weight": "model.embed_tokens.weight"}

@@ -4,10 +4,18 @@ import pytest
 import torch
 
 from headrace.core.errors import ConfigError
-from headrace.runners.models.llama import LlamaConfig
+from headrace.runners.models.gpt2 import GPT2Config
 from headrace.runners.torch_cpu.storage import KVStorage
 
-CONFIG = LlamaConfig(256, 64, 160, 2, 4, 2, 16, 512, 1e-5, 1e4, tied_head=True)
+CONFIG = GPT2Config(
+    vocab_size=256,
+    hidden_size=32,
+    intermediate_size=128,
+    num_layers=2,
+    num_heads=2,
+    context_length=512,
+    eps=1e-5,
+)
 
 
 def test_what_is_written_to_slots_is_read_from_them() -> None:
