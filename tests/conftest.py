@@ -33,6 +33,7 @@ def gemma3() -> Path:
 def script():
     """Build a script runner for a Harness: script(tokens=[...], faults=[...])."""
     import msgspec
+
     from headrace.core.config import EngineConfig
     from headrace.core.interfaces import RunnerContext
     from headrace.runners.script import ScriptOptions, build
