@@ -12,14 +12,15 @@ from headrace.runners.loading.folder_source import FolderSource
 from headrace.runners.loading.gguf_source import GGUFSource
 from headrace.runners.loading.source import WeightSource, load_parameters
 from headrace.runners.models.contract import CausalModel, ModelConfig
+from headrace.runners.models.generic import GenericModel
 from headrace.runners.models.layers import Ops
-from headrace.runners.models.registry import find_family
+from headrace.runners.models.registry import FAMILIES, find_family
 
 
 class LoadedModel(Struct, frozen=True):
     """A model ready to run."""
 
-    model: CausalModel
+    model: CausalModel | GenericModel
     config: ModelConfig
     max_model_len: int
     """Tokens of the longest sequence it can run."""
@@ -38,6 +39,8 @@ def load_model(
     """Load a model for sequences of at most max_model_len tokens (None: what it was made for). Raises ModelError."""
     times = [clock()]
     with closing(open_source(path)) as source:
+        if path.is_dir() and source.architecture not in FAMILIES:
+            return _load_generic(path, source.architecture, dtype, max_model_len, clock)
         family = find_family(str(path), source.architecture)
         config: ModelConfig = source.config(family)
         times.append(clock())
@@ -48,3 +51,17 @@ def load_model(
     times.append(clock())
     seconds = [end - start for start, end in pairwise(times)]
     return LoadedModel(model, config, longest, dict(zip(("read", "dequantise", "build"), seconds, strict=True)))
+
+
+def _load_generic(
+    path: Path, architecture: str, dtype: torch.dtype, max_model_len: int | None, clock: Clock
+) -> LoadedModel:
+    """Let transformers load and run a folder of an architecture that isn't built in."""
+    from headrace.runners.loading.generic import is_generic, load_generic
+
+    if not is_generic(architecture):
+        find_family(str(path), architecture)  # raises, naming what is known
+    start = clock()
+    model = load_generic(path, dtype)
+    longest = min(max_model_len or model.config.context_length, model.config.context_length)
+    return LoadedModel(model, model.config, longest, {"read": 0.0, "dequantise": clock() - start, "build": 0.0})

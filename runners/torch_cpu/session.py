@@ -8,12 +8,15 @@ from torch import Tensor
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
+from headrace.core.errors import ConfigError
 from headrace.core.interfaces import Batch, RunnerContext
 from headrace.core.messages import KVGroup, RunnerReady
 from headrace.kv.layout import blocks_for, bytes_per_block, choose_num_blocks
 from headrace.runners.loading.load import LoadedModel, load_model
+from headrace.runners.models.generic import GenericModel
 from headrace.runners.models.layers import ANY_ROWS, TILES
 from headrace.runners.torch_cpu.batched import BatchedForward
+from headrace.runners.torch_cpu.generic import GenericForward
 from headrace.runners.torch_cpu.machine import free_memory, physical_cores, total_memory
 from headrace.runners.torch_cpu.storage import KVStorage
 from headrace.runners.torch_cpu.tiled import TiledForward
@@ -46,8 +49,7 @@ class Session:
         torch.set_num_threads(threads)
         self.ready = _facts(loaded, config, dtype)
         storage = KVStorage(loaded.config, self.ready.groups[0].num_blocks, config.block_size, dtype)
-        make = TiledForward if config.deterministic else BatchedForward
-        self._forward: Forward = make(loaded.model, storage, config.block_size)
+        self._forward = _make_forward(loaded, storage, config)
         self._block_size = config.block_size
         self._hidden: Tensor | None = None
         _tell_capacity(self.ready, config.block_size)
@@ -66,6 +68,17 @@ class Session:
         rows = self._hidden[torch.tensor(indices, dtype=torch.int64)]
         found: Floats = self._forward.logits(rows).float().numpy()
         return found
+
+
+def _make_forward(loaded: LoadedModel, storage: KVStorage, config: EngineConfig) -> Forward:
+    if isinstance(loaded.model, GenericModel):
+        if config.deterministic:
+            raise ConfigError(
+                "engine.deterministic is true, but this architecture isn't built in: transformers runs it"
+            )
+        return GenericForward(loaded.model, storage, config.block_size)
+    make = TiledForward if config.deterministic else BatchedForward
+    return make(loaded.model, storage, config.block_size)
 
 
 def _facts(loaded: LoadedModel, config: EngineConfig, dtype: torch.dtype) -> RunnerReady:
