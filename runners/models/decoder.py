@@ -72,7 +72,8 @@ def parameters(config: DecoderConfig) -> list[Parameter]:
         Parameter(_HEAD, "output.weight", (vocab, hidden), tied_to=EMBEDDING if config.tied_head else None),
     ]
     for index in range(config.num_layers):
-        found += [_of_layer(index, *row) for row in (*_matrices(config), *_biases(config))]
+        found += [_of_layer(index, *row) for row in _matrices(config)]
+        found += [_of_layer(index, *row) for row in _biases(config)]
         found += [_of_layer(index, *row, None, config.norm_offset) for row in _norms(config)]
     return found
 

@@ -39,7 +39,7 @@ class Rope(Struct, frozen=True):
         """Return (head_dim / 2,) radians per position."""
         steps = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
         powers: Floats = np.power(np.float32(self.rope_theta), steps)
-        found = np.float32(1) / powers
+        found: Floats = np.float32(1) / powers
         if self.divisors is not None:
             divided: Floats = found / np.array(self.divisors, dtype=np.float32)
             return divided
