@@ -66,6 +66,10 @@ class Attached:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self.release()
+
+    def release(self) -> None:
+        """Close the links: the loop has ended; idempotent."""
         if self._port is not None:
             self._port.disconnect()
         self._context.destroy(linger=0)

@@ -1,6 +1,7 @@
 """Engine: the asynchronous Python API, on whatever event loop it is used."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from headrace.outputs import Result
 from headrace.stream import Stream
 
 log = logging.getLogger("headrace")
+CLOSED = "the engine was closed"
 NOT_STARTED = "the engine was not started: use `async with`, or await start()"
 
 
@@ -76,6 +78,7 @@ class Engine:
         self._placement: Placement | None = None
         self._starting: asyncio.Task[None] | None = None
         self._facts: RunnerReady | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- life ---
 
@@ -85,6 +88,7 @@ class Engine:
         After a failure nothing is left, and it may be called again. Cancelling it stops the start.
         """
         self._frontend.check_open()
+        self._loop = asyncio.get_running_loop()
         starting = self._starting = self._starting or asyncio.create_task(self._start(), name="headrace-start")
         try:
             await asyncio.wait([starting])
@@ -123,11 +127,29 @@ class Engine:
         return Split(self.config, model)
 
     async def close(self) -> None:
-        """End all requests with EngineClosed and release everything; idempotent."""
-        self._frontend.close("the engine was closed")
+        """End all requests with EngineClosed and release everything; idempotent.
+
+        From any loop: the engine's own does it, if it still runs.
+        """
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            await self._close()
+        elif self._loop.is_running():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), self._loop))
+        else:
+            self._release()
+
+    async def _close(self) -> None:
+        self._frontend.close(CLOSED)
         await self._stop_starting()
         if self._placement is not None:
             await self._placement.close()
+
+    def _release(self) -> None:
+        """Release what the end of the engine's loop has left."""
+        with contextlib.suppress(RuntimeError):  # nobody can be told on a closed loop
+            self._frontend.close(CLOSED)
+        if self._placement is not None:
+            self._placement.release()
 
     async def __aenter__(self) -> Self:
         return await self.start()

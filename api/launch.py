@@ -54,6 +54,9 @@ class Placement(Protocol):
     async def close(self) -> None:
         """Release everything; idempotent."""
 
+    def release(self) -> None:
+        """Release at once what the end of the loop that it ran on has left; idempotent."""
+
 
 class Builder:
     """Builds an engine's parts from a config. Raises PluginError, ConfigError at once where it contradicts itself.
@@ -125,10 +128,11 @@ class Inline:
     def __init__(self, config: Config, model: Path | None, objects: dict[str, Any] | None = None) -> None:
         self._builder = Builder(config, model, objects)
         self._actors: asyncio.Task[None] | None = None
+        self._runner: Runner | None = None
 
     async def start(self, frontend: Frontend) -> RunnerReady:
         """Load model and tokenizer off the loop, and start the actors."""
-        runner = self._builder.runner()
+        self._runner = runner = self._builder.runner()
         try:
             facts: RunnerReady
             facts, tokenizer = await _gather(runner.load, self._builder.tokenizer)
@@ -180,6 +184,11 @@ class Inline:
         if self._actors is not None:
             self._actors.cancel()
             await asyncio.wait([self._actors])
+
+    def release(self) -> None:
+        """Release the runner: the loop has ended, and the actors with it; idempotent."""
+        if self._runner is not None:
+            self._runner.close()
 
 
 Actors = dict[str, Callable[[], Coroutine[Any, Any, None]]]

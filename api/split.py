@@ -95,8 +95,7 @@ class Launcher:
         try:
             facts = await self._start_epoch()
         except BaseException:
-            self._kill()  # nothing runs yet: there is nothing to tidy up
-            await self.close()
+            self.release()
             raise
         self._supervisor = asyncio.create_task(self._supervise(), name="headrace-supervisor")
         return facts
@@ -113,12 +112,17 @@ class Launcher:
 
     async def close(self) -> None:
         """Stop all processes, by force at a deadline, and remove the sockets; idempotent."""
+        self._disconnect()
+        children, self.children = self.children, []  # those that the supervisor does not kill when it is cancelled
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
-        self._disconnect()
-        children, self.children = self.children, []
         await asyncio.gather(*(child.stop() for child in children))
+        self.release()
+
+    def release(self) -> None:
+        """Kill all processes and remove the sockets; also when the loop has closed. Idempotent."""
+        self._kill()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -134,7 +138,7 @@ class Launcher:
         spec = Spec(self._config, model, str(directory), log.getEffectiveLevel())
         roles = ["core", "input", "output"] if self._builder.runs_in_core() else ["worker", "core", "input", "output"]
         for role in roles:
-            self.children.append(await Child.spawn(role, spec))
+            self.children.append(Child.spawn(role, spec))
         facts = await self._all_ready()
         self._to_input = Outbound(self._context, socket_path(directory, "input"))
         for port in self._ports:
@@ -171,24 +175,27 @@ class Launcher:
 
     async def _supervise(self) -> None:
         """Start all anew when one has died, until the restarts run out; then every request ends with an error."""
-        left, pause = self._config.engine.max_restarts, 0.0
-        while True:
+        try:
+            self._give_up(await self._restart())
+        finally:
+            self.release()  # the processes don't outlive the loop that watches them
+
+    async def _restart(self) -> str:
+        """Start all anew whenever one has died; returns why that comes to an end."""
+        limit, pause = self._config.engine.max_restarts, 0.0
+        for left in range(limit, -1, -1):
             cause = await self._first_death()
             log.error("%s; %d restarts left", cause, left)
             self._kill()
-            if not left:
-                self._give_up(f"{cause}, and engine.max_restarts ({self._config.engine.max_restarts}) is used up")
-                return
-            left -= 1
-            await asyncio.sleep(pause)
-            pause = 2 * pause or RESTART_PAUSE_S
-            try:
-                with contextlib.suppress(EngineClosed):  # one died again while it started: that is the next death
-                    await self._start_epoch()
-            except Exception as error:  # whatever it is, requests get an answer
-                self._kill()
-                self._give_up(f"{cause}, and the engine can't start again: {type(error).__name__}: {error}")
-                return
+            if left:
+                await asyncio.sleep(pause)
+                pause = 2 * pause or RESTART_PAUSE_S
+                try:
+                    with contextlib.suppress(EngineClosed):  # one died again while it started: that is the next death
+                        await self._start_epoch()
+                except Exception as error:  # whatever it is, requests get an answer
+                    return f"{cause}, and the engine can't start again: {type(error).__name__}: {error}"
+        return f"{cause}, and engine.max_restarts ({limit}) is used up"
 
     def _kill(self) -> None:
         """End what is left of an epoch."""
@@ -242,6 +249,12 @@ class Split:
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.wait([self._serving])
+        self._context.destroy(linger=0)
+
+    def release(self) -> None:
+        """Kill all processes and close the links: the loop has ended; idempotent."""
+        if self._launcher is not None:
+            self._launcher.release()
         self._context.destroy(linger=0)
 
 

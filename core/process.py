@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ FORCE_EXIT_S = 3.0
 STOP_S = 5.0
 """How long the launcher waits for that before it kills."""
 _LENGTH = struct.Struct("<I")
+_CHUNK = 65536
 
 
 class Spec(Struct, frozen=True, tag=True):
@@ -111,23 +113,25 @@ def socket_path(directory: str | Path, name: str) -> Path:
 class Child:
     """One process of an engine. Owner: the launcher."""
 
-    def __init__(self, role: str, process: "subprocess.Popen[bytes]", ready: asyncio.StreamReader) -> None:
+    def __init__(self, role: str, process: "subprocess.Popen[bytes]", pipe: FileIO) -> None:
         self.role = role
         self._process = process
-        self._ready = ready
-        self._transport: asyncio.BaseTransport | None = None
+        self._pipe = pipe
+        self._ready = asyncio.StreamReader()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(pipe, self._read)  # a transport could not be closed once the loop is
 
     @classmethod
-    async def spawn(cls, role: str, spec: Spec, pass_fds: Sequence[int] = ()) -> "Child":
+    def spawn(cls, role: str, spec: Spec, pass_fds: Sequence[int] = ()) -> "Child":
         """Start a process and send it its spec; it inherits `pass_fds`, under their numbers.
 
         It doesn't import from the working directory.
         """
         read_end, write_end = os.pipe()
-        pipe = os.fdopen(read_end, "rb")
+        pipe = FileIO(read_end)
         try:
             with _signals_blocked():
-                process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, at start-up only
+                process = subprocess.Popen(
                     [sys.executable, "-P", "-m", f"headrace.processes.{role}", str(write_end)],
                     stdin=subprocess.PIPE,
                     pass_fds=(write_end, *pass_fds),
@@ -137,15 +141,7 @@ class Child:
             raise
         finally:
             os.close(write_end)
-        reader = asyncio.StreamReader()
-        child = cls(role, process, reader)
-        try:
-            child._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reader), pipe
-            )
-        except BaseException:
-            child.kill()
-            raise
+        child = cls(role, process, pipe)
         child.tell(spec)
         return child
 
@@ -161,6 +157,13 @@ class Child:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(_LENGTH.pack(len(frame)) + frame)
             self._process.stdin.flush()
+
+    def _read(self) -> None:
+        if said := self._pipe.read(_CHUNK):
+            self._ready.feed_data(said)
+        else:
+            self._loop.remove_reader(self._pipe)
+            self._ready.feed_eof()
 
     async def ready(self) -> RunnerReady | None:
         """Wait until it runs. Raises what it failed with, or EngineClosed if it died without a word."""
@@ -200,13 +203,16 @@ class Child:
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """End it at once, and reap it."""
+        """End it at once, and reap it; also when its loop has closed. What waits for it is told that it has ended."""
         self.ask_to_stop()
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        if self._transport is not None:
-            self._transport.close()
+        if not self._pipe.closed:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._pipe)
+                self._ready.feed_eof()
+            self._pipe.close()
 
     async def stop(self) -> None:
         """Ask it to stop, and kill it if it doesn't in time."""

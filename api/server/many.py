@@ -85,7 +85,7 @@ class ServerPort:
     async def _live(self) -> str:
         """Run one process from its start to its end; returns how it ended."""
         number = next(self._numbers)
-        self._child = child = await Child.spawn("server", self._spec, (self._serve.listener,))
+        self._child = child = Child.spawn("server", self._spec, (self._serve.listener,))
         try:
             child.tell(replace(self._serve, frontend=number))
             child.tell(self._engine)
