@@ -71,7 +71,7 @@ class Adjustments:
             adjusted[self.allowed] = logits[self.allowed]
         adjusted[self.bad_ids] = _MASKED
         if self.bad_phrases:
-            adjusted[_completing(self.bad_phrases, output)] = _MASKED
+            adjusted[completing(self.bad_phrases, output)] = _MASKED
         if len(output) < self.min_tokens:
             adjusted[self.stop_ids] = _MASKED
         return adjusted
@@ -87,7 +87,7 @@ class Adjustments:
             adjusted[ids] -= self.presence
 
 
-def _completing(phrases: tuple[tuple[int, ...], ...], output: Ints) -> Ids:
+def completing(phrases: tuple[tuple[int, ...], ...], output: Ints) -> Ids:
     """Find the last ids of those phrases whose other ids were just generated."""
     longest = max(len(phrase) for phrase in phrases) - 1
     tail = tuple(output[-longest:].tolist())

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.columns import ints, pack_ints
+from headrace.core.columns import Floats, Ints, ints, pack_ints
 from headrace.core.errors import EngineClosed, RequestFailed, describe
 from headrace.core.interfaces import Batch, Clock, RunnerContext, StepHandle, StepModel
 from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
@@ -26,9 +26,13 @@ CLOSE_TIMEOUT_S = 5.0
 """How long close() waits for a step that is being computed."""
 
 
-def make_worker(model: StepModel, context: RunnerContext) -> "StandaloneWorker":
+Sampler = Callable[[Floats, WorkerState, Ints], Sampled]
+"""Chooses tokens as sampler.sample does; a runner may have one of its own."""
+
+
+def make_worker(model: StepModel, context: RunnerContext, sampler: Sampler = sample) -> "StandaloneWorker":
     """Build the worker that runs this model: the one place where runners of a model get theirs."""
-    return StandaloneWorker(model, context.max_rows, context.config.block_size, context.clock)
+    return StandaloneWorker(model, context.max_rows, context.config.block_size, context.clock, sampler=sampler)
 
 
 @dataclass(slots=True)
@@ -53,8 +57,10 @@ class StandaloneWorker:
         block_size: int,
         clock: Clock = time.monotonic,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
+        sampler: Sampler = sample,
     ) -> None:
         self.model = model
+        self._sampler = sampler
         self._max_rows = max_rows
         self._block_size = block_size
         self._close_timeout_s = close_timeout_s
@@ -134,7 +140,7 @@ class StandaloneWorker:
             samples = samples[~np.isin(batch.rows[samples], list(unsound))]
         if not len(samples):
             return NOTHING_SAMPLED
-        return sample(self.model.logits(batch.starts[samples + 1] - 1), self.state, batch.rows[samples])
+        return self._sampler(self.model.logits(batch.starts[samples + 1] - 1), self.state, batch.rows[samples])
 
     def _fail(self, row: int, problem: str) -> RowFailure:
         position = int(self.state.num_computed[row]) - 1

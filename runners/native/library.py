@@ -84,6 +84,11 @@ _SIGNATURES: dict[str, tuple[Any, Sequence[Any]]] = {
     "hr_engine_free": (None, (_POINTER,)),
     "hr_step": (c_bool, (_POINTER, POINTER(Step))),
     "hr_logits": (c_bool, (_POINTER, _POINTER, _INT, _POINTER)),
+    "hr_sample": (c_bool, (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
+    "hr_report": (
+        c_bool,
+        (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, _POINTER, _POINTER),
+    ),
     "hr_multiply": (c_bool, (_POINTER, _POINTER, _INT, _POINTER, _INT, _POINTER)),
     "hr_read_row": (None, (_INT, _POINTER, _INT, _POINTER)),
 }

@@ -10,13 +10,16 @@ from headrace.core.columns import Floats, Ints
 from headrace.core.interfaces import Batch, RunnerContext
 from headrace.core.messages import KVGroup, RunnerReady
 from headrace.kv.layout import choose_num_blocks
+from headrace.runners.batch import WorkerState
 from headrace.runners.native import library as native
 from headrace.runners.native.build import choose_target, ensure_library
 from headrace.runners.native.library import Library, address
 from headrace.runners.native.options import NativeOptions
+from headrace.runners.native.sampling import NativeSampler
 from headrace.runners.native.spec import HEAD_DIM_STEP, ModelSpec
 from headrace.runners.native.tensors import open_tensors
 from headrace.runners.native.weights import Weights
+from headrace.runners.sampler import Sampled
 from headrace.runners.torch_cpu.machine import free_memory, physical_cores, total_memory
 
 _STORAGE = {"as-is": "as-is", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -34,6 +37,7 @@ class NativeModel:
         self._library: Library | None = None
         self._team = self._engine = 0
         self._weights: Weights | None = None
+        self._sampler: NativeSampler | None = None
         self._kept: list[Any] = []
         """What the library points to."""
         self._vocab = 0
@@ -53,6 +57,7 @@ class NativeModel:
         self._team = library.call("hr_team_new", config.threads or physical_cores(), self._options.pin_threads)
         self._weights = Weights(file, spec, library, self._team, self._storage())
         ready = self._facts(spec)
+        self._sampler = NativeSampler(library, self._team, spec.vocab)
         self._make_engine(library, spec, ready)
         times.append(clock())
         seconds = [round(end - begin, 6) for begin, end in pairwise(times)]
@@ -103,6 +108,11 @@ class NativeModel:
             self._loaded().call("hr_logits", self._engine, address(wanted), len(wanted), address(found))
         return found
 
+    def sample(self, logits: Floats, state: WorkerState, rows: Ints) -> Sampled:
+        """Choose tokens, as runners/sampler.py's function of this name does."""
+        assert self._sampler is not None, "a model is loaded before it samples"
+        return self._sampler.sample(logits, state, rows)
+
     def close(self) -> None:
         """Give everything back; idempotent."""
         if self._library is None:
@@ -114,7 +124,7 @@ class NativeModel:
         if self._team:
             self._library.free("hr_team_free", self._team)
         self._engine = self._team = 0
-        self._weights = self._library = None
+        self._weights = self._library = self._sampler = None
         self._kept.clear()
 
     def _loaded(self) -> Library:

@@ -27,4 +27,5 @@ def build(context: RunnerContext, options: NativeOptions) -> Runner:
     from headrace.runners.native.model import NativeModel
     from headrace.runners.worker import make_worker
 
-    return make_worker(NativeModel(context, options), context)
+    model = NativeModel(context, options)
+    return make_worker(model, context, model.sample)

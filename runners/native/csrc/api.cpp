@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine.h"
+#include "sampling.h"
 
 namespace {
 
@@ -58,6 +59,23 @@ bool hr_step(hr::Engine* engine, const hr_batch* batch) {
 bool hr_logits(hr::Engine* engine, const int32_t* tokens, int32_t count, float* out) {
     return guarded([&] {
         engine->logits(tokens, count, out);
+        return true;
+    });
+}
+
+// See sampling.h.
+bool hr_sample(hr::Team* team, const float* logits, int32_t vocab, const hr_row_sampling* sampling, const int32_t* rows,
+               int32_t count, int32_t* token_ids, int32_t* outcomes) {
+    return guarded([&] {
+        hr::sample(*team, logits, vocab, sampling, rows, count, token_ids, outcomes);
+        return true;
+    });
+}
+
+bool hr_report(hr::Team* team, const float* logits, int32_t vocab, const int32_t* token_ids, const int32_t* wanted,
+               int32_t count, int32_t most, int32_t* widths, int32_t* ranks, int32_t* ids, float* values) {
+    return guarded([&] {
+        hr::report(*team, logits, vocab, token_ids, wanted, count, most, widths, ranks, ids, values);
         return true;
     });
 }

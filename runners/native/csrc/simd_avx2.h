@@ -32,6 +32,11 @@ HR_INLINE floats power_of_two(floats n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
 
+HR_INLINE bool any_above(floats v, floats limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(v, limit, _CMP_GT_OQ)) != 0;
+}
+HR_INLINE bool any_equal(floats a, floats b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)) != 0; }
+
 HR_INLINE floats load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 HR_INLINE void store_f16(uint16_t* p, floats v) {
     _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));

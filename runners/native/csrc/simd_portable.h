@@ -42,6 +42,14 @@ HR_INLINE floats power_of_two(floats n) {
     return (floats)(biased << 23);
 }
 
+HR_INLINE bool any(words v) {
+    int32_t all = 0;
+    for (int i = 0; i < 8; ++i) all |= v[i];
+    return all != 0;
+}
+HR_INLINE bool any_above(floats v, floats limit) { return any(v > limit); }
+HR_INLINE bool any_equal(floats a, floats b) { return any(a == b); }
+
 HR_INLINE float f16_to_f32(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31, mantissa = half & 0x3FF;
     uint32_t word;

@@ -1,0 +1,147 @@
+"""The native sampler against the numpy sampler, row by row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from native_models import Kernels
+
+from headrace.core.columns import Floats, Ints, floats, ints, pack_ints
+from headrace.core.messages import BindRow, KVGroup, Logprobs, RowSampling, RunnerReady, RunStep
+from headrace.runners.batch import WorkerState
+from headrace.runners.native.sampling import NativeSampler
+from headrace.runners.sampler import Sampled, sample
+
+ROWS = 24
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return Kernels(threads=2)
+
+
+def state_of(vocab: int, requests: list[RowSampling], rng: np.random.Generator) -> tuple[WorkerState, Ints]:
+    """Bind a row to each request, with prompts and outputs of all lengths."""
+    state = WorkerState(RunnerReady(vocab, 64, (KVGroup(1, 9),), 1), max_rows=2 * len(requests), block_size=16)
+    rows = rng.permutation(2 * len(requests))[: len(requests)].astype(np.int32)
+    lengths = rng.integers(1, 60, len(requests))
+    bound = tuple(
+        BindRow(row, pack_ints(rng.integers(0, min(vocab, 30), length)), int(rng.integers(1, length + 1)), 0, request)
+        for row, length, request in zip(rows.tolist(), lengths.tolist(), requests, strict=True)
+    )
+    state.apply(RunStep(1, pack_ints(rows), pack_ints(lengths), bound))
+    return state, rows
+
+
+def random_request(vocab: int, rng: np.random.Generator) -> RowSampling:
+    """Make sampling parameters, each of them off in about half of the requests."""
+
+    def maybe(value: Any, off: Any) -> Any:
+        return value if rng.random() < 0.5 else off
+
+    def some_ids(most: int) -> tuple[int, ...]:
+        return tuple(rng.integers(0, vocab, rng.integers(1, most + 1)).tolist())
+
+    changes = {
+        "presence_penalty": maybe(float(rng.uniform(-2, 2)), 0.0),
+        "frequency_penalty": maybe(float(rng.uniform(-2, 2)), 0.0),
+        "repetition_penalty": maybe(float(rng.uniform(0.5, 2)), 1.0),
+        "logit_bias": maybe({token_id: float(rng.uniform(-9, 9)) for token_id in some_ids(5)}, {}),
+        "allowed_ids": maybe(maybe(some_ids(40), None), None),
+        "bad_words": maybe((some_ids(1), (int(rng.integers(0, 30)), int(rng.integers(0, vocab)))), ()),
+        "min_tokens": maybe(int(rng.integers(0, 40)), 0),
+        "stop_ids": some_ids(4),
+    }
+    return RowSampling(
+        temperature=float(rng.choice([0.0, 1e-6, 0.3, 1.0, 2.5])),
+        top_k=maybe(int(rng.choice([1, 2, 7, 50, vocab - 1, vocab])), 0),
+        top_p=maybe(float(rng.choice([1e-6, 0.3, 0.9, 0.999999])), 1.0),
+        min_p=maybe(float(rng.choice([1e-4, 0.1, 1.0])), 0.0),
+        seed=int(rng.integers(-(2**63), 2**63 - 1)),
+        logprobs=maybe(int(rng.integers(0, 21)), None),
+        **maybe(changes, {}),
+    )
+
+
+def smooth(rng: np.random.Generator, vocab: int) -> Floats:
+    return (rng.standard_normal((ROWS, vocab)) * 3).astype(np.float32)
+
+
+def with_ties(rng: np.random.Generator, vocab: int) -> Floats:
+    return rng.integers(-3, 4, (ROWS, vocab)).astype(np.float32)
+
+
+def unsound(rng: np.random.Generator, vocab: int) -> Floats:
+    logits = smooth(rng, vocab)
+    logits[rng.random(logits.shape) < 0.3] = -np.inf
+    logits[3, rng.integers(0, vocab)] = np.nan
+    logits[5, rng.integers(0, vocab)] = np.inf
+    logits[7] = -np.inf
+    logits[9, -1] = np.nan
+    return logits
+
+
+def entries(message: Logprobs | None) -> list[tuple[list[int], Floats]]:
+    """List rows, positions, ranks and ids of each entry, and its values."""
+    if message is None:
+        return []
+    widths = ints(message.widths)
+    ends = np.cumsum(widths)
+    heads = zip(ints(message.rows), ints(message.positions), ints(message.ranks), strict=True)
+    return [
+        (
+            [*map(int, head), *ints(message.token_ids)[end - width : end].tolist()],
+            floats(message.logprobs)[end - width : end],
+        )
+        for head, width, end in zip(heads, widths, ends, strict=True)
+    ]
+
+
+def assert_same(found: Sampled, expected: Sampled) -> None:
+    assert found.failed == expected.failed
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    for (ids, values), (expected_ids, expected_values) in zip(
+        entries(found.logprobs), entries(expected.logprobs), strict=True
+    ):
+        assert ids == expected_ids
+        np.testing.assert_allclose(values, expected_values, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [smooth, with_ties, unsound])
+@pytest.mark.parametrize("vocab", [32, 203, 5000])
+def test_tokens_failures_and_logprobs_are_those_of_the_numpy_sampler(
+    vocab: int, make: Callable[[np.random.Generator, int], Floats], kernels: Kernels
+) -> None:
+    native = NativeSampler(kernels.library, kernels.team, vocab)
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        state, rows = state_of(vocab, [random_request(vocab, rng) for _ in range(ROWS)], rng)
+        logits = make(rng, vocab)
+        before = logits.copy()
+        assert_same(native.sample(logits, state, rows), sample(logits, state, rows))
+        np.testing.assert_array_equal(logits, before)
+
+
+def test_a_row_that_is_bound_again_is_sampled_as_its_new_request_says(kernels: Kernels) -> None:
+    rng = np.random.default_rng(0)
+    native = NativeSampler(kernels.library, kernels.team, 500)
+    requests = [random_request(500, rng) for _ in range(8)]
+    state, rows = state_of(500, requests, rng)
+    for _ in range(20):
+        logits = smooth(rng, 500)[:8]
+        assert_same(native.sample(logits, state, rows), sample(logits, state, rows))
+        state.append(rows, rng.integers(0, 500, 8).astype(np.int32)) if state.num_ids.max() < 60 else None
+        row, request = int(rng.choice(rows)), random_request(500, rng)
+        bind = BindRow(row, pack_ints(rng.integers(0, 30, 9)), 4, 0, request)
+        state.apply(RunStep(2, pack_ints([row]), pack_ints([9]), (bind,)))
+
+
+def test_a_large_vocabulary_is_sampled_alike(kernels: Kernels) -> None:
+    rng = np.random.default_rng(1)
+    vocab = 262_144
+    native = NativeSampler(kernels.library, kernels.team, vocab)
+    state, rows = state_of(vocab, [random_request(vocab, rng) for _ in range(ROWS)], rng)
+    logits = smooth(rng, vocab)
+    assert_same(native.sample(logits, state, rows), sample(logits, state, rows))
