@@ -76,12 +76,20 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ModelFileDamaged(f"{path} has more than {MAX_JSON_BYTES} bytes, so it is no configuration")
-        found = json.loads(path.read_bytes())
-        json.dumps(found, ensure_ascii=False).encode()  # refuses halves of surrogate pairs, which are no text
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(str(path), path.read_bytes())
+    except OSError as error:
         raise ModelFileDamaged(f"{path} can't be read: {error}") from error
+
+
+def parse_json(where: str, content: bytes) -> dict[str, Any]:
+    """Parse a JSON object; `where` names it in errors. Raises ModelFileDamaged."""
+    try:
+        found = json.loads(content)
+        json.dumps(found, ensure_ascii=False).encode()  # refuses halves of surrogate pairs, which are no text
+    except (ValueError, RecursionError) as error:
+        raise ModelFileDamaged(f"{where} can't be read: {error}") from error
     if not isinstance(found, dict):
-        raise ModelFileDamaged(f"{path} holds a {type(found).__name__}, must be an object")
+        raise ModelFileDamaged(f"{where} holds a {type(found).__name__}, must be an object")
     return found
 
 

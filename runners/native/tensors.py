@@ -1,6 +1,5 @@
 """Tensors of a model as its files hold them: bytes, shape and format, memory-mapped. No torch, no copies."""
 
-import json
 import mmap
 import struct
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import ModelFileDamaged, ModelNotFound, UnsupportedModel
 from headrace.core.model_files.gguf import QUANT_TYPES, GGUFFile
-from headrace.core.model_files.metadata import read_json
+from headrace.core.model_files.metadata import parse_json, read_json
 from headrace.runners.native.folder_spec import read_folder
 from headrace.runners.native.gguf_spec import read_gguf
 from headrace.runners.native.library import FORMATS
@@ -149,12 +148,7 @@ def read_safetensors(path: Path) -> dict[str, RawTensor]:
     header_bytes = struct.unpack_from("<Q", mapped)[0] if len(mapped) >= 8 else len(mapped)
     if header_bytes > min(len(mapped) - 8, _MAX_HEADER_BYTES):
         raise ModelFileDamaged(f"{path}: its header of {header_bytes} bytes goes beyond the end of the file")
-    try:
-        header = json.loads(mapped[8 : 8 + header_bytes])
-    except ValueError as error:
-        raise ModelFileDamaged(f"{path}: its header is no JSON: {error}") from error
-    if not isinstance(header, dict):
-        raise ModelFileDamaged(f"{path}: its header is no object")
+    header = parse_json(f"{path}: its header", mapped[8 : 8 + header_bytes])
     data = np.frombuffer(mapped, np.uint8)[8 + header_bytes :]
     return {name: _entry(path, name, entry, data) for name, entry in header.items() if name != "__metadata__"}
 
