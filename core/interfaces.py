@@ -1,4 +1,7 @@
-"""The protocols of everything that can be swapped, and what their builders get. No implementation."""
+"""The protocols of everything that can be swapped, and what their builders get. No implementation.
+
+Long because the whole contract between parts is read together.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -228,9 +231,6 @@ class AddsBlocks(Protocol):
     def add_blocks(self, rows: NDArray[np.intp]) -> bool:
         """Do what grow() does for each of these rows, in their order, by one block. False: too few, nothing changed."""
 
-
-Hasher = Callable[[bytes, Sequence[bytes], Ints], list[bytes]]
-"""hasher(root, digests, token_ids) -> digests of all full blocks of token_ids; `digests` are those known already."""
 
 PromptHasher = Callable[[str | None, Ints], BlockKeys]
 """hash_prompt(cache_salt, token_ids): what a KV manager's plugin gives the input process, where prompts are hashed."""

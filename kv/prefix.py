@@ -12,7 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.core.columns import Ints
-from headrace.core.interfaces import Hasher
+
+Hasher = Callable[[bytes, Sequence[bytes], Ints], list[bytes]]
+"""hasher(root, digests, token_ids) -> digests of all full blocks of token_ids; `digests` are those known already."""
 
 
 def root_digest(salt: str | None, adapter: str | None = None) -> bytes:
