@@ -29,7 +29,8 @@ def load_generic(path: Path, dtype: torch.dtype) -> GenericModel:
     try:
         config = transformers.AutoConfig.from_pretrained(path, **options)
         _check(str(path), config)
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        loader: Any = transformers.AutoModelForCausalLM
+        model, report = loader.from_pretrained(
             path,
             config=config,
             dtype=dtype,
@@ -49,7 +50,7 @@ def load_generic(path: Path, dtype: torch.dtype) -> GenericModel:
 
 
 def _check(where: str, config: transformers.PreTrainedConfig) -> None:
-    kind = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+    kind: Any = transformers.AutoModelForCausalLM._model_mapping[type(config)]
     if not kind._supports_attention_backend or kind._is_stateful:
         raise refused(where, config, "it doesn't use transformers' attention functions")
     if getattr(config, "quantization_config", None) is not None:
