@@ -37,7 +37,7 @@ class LLM:
 
     def __init__(self, model: str | Path | None = None, **engine: Any) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-llm", daemon=True)
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="headrace-llm", daemon=True)
         self._thread.start()
         self._is_closed = False
         self._closing = threading.Lock()
@@ -127,6 +127,11 @@ class LLM:
                 self._submit(self._engine.close()).result()
                 self._stop_loop()
 
+    def __del__(self) -> None:
+        """Have everything released that was not closed; waits for nothing, since destructors run at any point."""
+        if not self._is_closed and self._loop.is_running():
+            self._loop.call_soon_threadsafe(_start_closing, self._engine)
+
     def __enter__(self) -> Self:
         return self
 
@@ -156,7 +161,24 @@ class LLM:
         self._submit(_end_others()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _start_closing(engine: Engine) -> None:
+    """Close an engine on its loop, and stop the loop."""
+
+    async def close() -> None:
+        await engine.close()
+        await _end_others()
+
+    loop = asyncio.get_running_loop()
+    loop.create_task(close(), name="headrace-close").add_done_callback(lambda _done: loop.stop())
 
 
 async def _end_others() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -40,7 +41,7 @@ class Spec(Struct, frozen=True, tag=True):
     config: Config
     model: str | None
     directory: str
-    """Socket files of this epoch."""
+    """Socket files of this epoch; empty for server processes, which are told of each."""
     log_level: int
 
 
@@ -204,10 +205,10 @@ class Child:
 
     def kill(self) -> None:
         """End it at once, and reap it; also when its loop has closed. What waits for it is told that it has ended."""
-        self.ask_to_stop()
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+        self.ask_to_stop()
         if not self._pipe.closed:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._pipe)
@@ -330,4 +331,15 @@ async def _serve(main: Main, parent: Parent) -> None:
     spec = await parent.told.get()
     assert isinstance(spec, Spec)
     logging.basicConfig(level=spec.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    await main(parent, spec)
+    try:
+        await main(parent, spec)
+    finally:
+        if parent.stopping.is_set() and spec.directory:
+            _remove(Path(spec.directory))
+
+
+def _remove(directory: Path) -> None:
+    """Remove the sockets, and the folder that the launcher made for them: it may have been killed."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        directory.parent.rmdir()
