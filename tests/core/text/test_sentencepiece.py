@@ -5,14 +5,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizing import SlowMerges, SlowUnigram, texts
 
 from headrace.core.errors import InvalidPrompt, ModelFileDamaged
+from headrace.core.messages import TextPart
 from headrace.core.model_files.gguf import GGUFFile
 from headrace.core.text.convert import tokenizer_folder
+from headrace.core.text.stream import TextStream
 from headrace.core.text.tokenizer import FolderTokenizer
 
 Make = Callable[..., Any]
@@ -263,6 +266,42 @@ def test_A10_a_space_is_dropped_only_at_the_start_of_all_text(tokenizers: dict[b
     assert tokenizer.detokenizer([1], False).push(ids) == " the"
     assert tokenizer.detokenizer(ids, True).push(ids) == " the"
     assert tokenizer.token_text(ids[0]).startswith(" ")
+
+
+# --- stopping ---
+
+
+def stream(tokenizer: FolderTokenizer, special_stops: dict[int, str] | None = None, **changed: Any) -> TextStream:
+    part = TextPart((), (), include_stop=False, skip_special_tokens=True, min_tokens=0)
+    decoder = tokenizer.detokenizer((1,), skip_special_tokens=changed.get("skip_special_tokens", True))
+    return TextStream(msgspec.structs.replace(part, **changed), decoder, special_stops or {})
+
+
+@given(data=st.data(), prefix=st.booleans(), size=st.integers(1, 3), include=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_A05_a_stop_string_is_found_wherever_tokens_are_cut(
+    tokenizers: dict[bool, FolderTokenizer], data: st.DataObject, prefix: bool, size: int, include: bool
+) -> None:
+    tokenizer = tokenizers[prefix]
+    ids = tokenizer.encode("Hello the world 1234, don't 😀 世界 aaaa abab!", False)
+    whole = tokenizer.decode(ids, True)
+    start = data.draw(st.integers(0, len(whole) - 1))
+    stop = whole[start : start + data.draw(st.integers(1, 12))]
+    text = stream(tokenizer, stop=(stop,), include_stop=include)
+    joined = "".join(text.push(ids[at : at + size]) for at in range(0, len(ids), size)) + text.finish()
+    found = whole.index(stop)
+    assert joined == whole[: found + len(stop) if include else found]
+    assert text.hit == stop
+
+
+def test_A13_a_special_stop_is_left_out_of_the_text(tokenizers: dict[bool, FolderTokenizer]) -> None:
+    for tokenizer in tokenizers.values():
+        ids = tokenizer.encode("Hello world</s>", False)
+        hidden = stream(tokenizer, {2: "</s>"}, stop=("</s>",))
+        assert hidden.push(ids) + hidden.finish() == "Hello world"
+        shown = stream(tokenizer, stop=("</s>",), skip_special_tokens=False)
+        assert (shown.push(ids) + shown.finish()).strip() == "Hello world"
+        assert hidden.hit == shown.hit == "</s>"
 
 
 # --- damage ---
