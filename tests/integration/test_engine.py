@@ -4,7 +4,7 @@ import asyncio
 import gc
 
 import pytest
-from engines import check_idle, idle_after, kvhash, run, script
+from engines import check_idle, idle_after, kvhash, placement, run, script
 
 from headrace import SamplingParams
 from headrace.core.errors import (
@@ -26,6 +26,18 @@ from headrace.runners.kvhash import reference
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 
 
+def pytest_generate_tests(metafunc):
+    """Every test runs inline and split; split, those of the subset in CI and the others in verify."""
+    is_subset = metafunc.definition.get_closest_marker("subset") is not None
+    split = pytest.param("split", marks=() if is_subset else pytest.mark.verify)
+    metafunc.parametrize("placed", ["inline", split], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def placed(request, monkeypatch):
+    monkeypatch.setitem(placement, "processes", request.param)
+
+
 def text_of(token_ids):
     return "".join(chr(FIRST + token_id) for token_id in token_ids)
 
@@ -38,6 +50,7 @@ def greedy(max_tokens, **more):
     return SamplingParams(temperature=0, max_tokens=max_tokens, **more)
 
 
+@pytest.mark.subset
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_result_carries_text_ids_reason_usage_and_timings(is_async):
     async def test():
@@ -56,6 +69,7 @@ def test_a_result_carries_text_ids_reason_usage_and_timings(is_async):
     run(test)
 
 
+@pytest.mark.subset
 def test_streamed_equals_not_streamed_for_many_at_once():
     async def test():
         async with idle_after(kvhash(num_kv_blocks=24, max_num_batched_tokens=48)) as engine:
@@ -75,6 +89,7 @@ def test_streamed_equals_not_streamed_for_many_at_once():
     run(test)
 
 
+@pytest.mark.subset
 def test_a_slow_reader_gets_merged_chunks_and_loses_nothing():
     async def test():
         async with idle_after(kvhash()) as engine:
@@ -87,6 +102,7 @@ def test_a_slow_reader_gets_merged_chunks_and_loses_nothing():
     run(test)
 
 
+@pytest.mark.subset
 def test_B14_n_far_above_the_rows_gives_each_choice_once():
     async def test():
         async with idle_after(kvhash(max_num_seqs=4, num_kv_blocks=12)) as engine:
@@ -101,6 +117,7 @@ def test_B14_n_far_above_the_rows_gives_each_choice_once():
     run(test)
 
 
+@pytest.mark.subset
 def test_D01_a_seed_decides_alone_whoever_is_in_the_batch():
     async def test():
         async with idle_after(kvhash(num_kv_blocks=12, block_size=8)) as engine:
@@ -125,10 +142,11 @@ def test_an_engine_seed_makes_unseeded_requests_repeatable():
     run(test)
 
 
+@pytest.mark.subset
 def test_F08_streams_dropped_early_abort_their_requests():
     async def test():
         async with idle_after(kvhash()) as engine:
-            for _ in range(100):
+            for _ in range(300):
                 count = 0
                 async for _chunk in engine.stream([1, 2], greedy(500)):
                     count += 1
@@ -136,12 +154,13 @@ def test_F08_streams_dropped_early_abort_their_requests():
                         break
             gc.collect()
             await check_idle(engine)
-            assert (await engine.stats()).finished["abort"] == 100
+            assert (await engine.stats()).finished["abort"] == 300
             assert (await engine.generate([1, 2], GREEDY)).token_ids == reference([1, 2], 20)
 
     run(test)
 
 
+@pytest.mark.subset
 def test_cancelling_a_generate_aborts_its_request():
     async def test():
         async with idle_after(kvhash()) as engine:
@@ -157,6 +176,7 @@ def test_cancelling_a_generate_aborts_its_request():
     run(test)
 
 
+@pytest.mark.subset
 def test_an_aborted_stream_ends_with_what_it_had():
     async def test():
         async with idle_after(kvhash()) as engine:
@@ -170,10 +190,12 @@ def test_an_aborted_stream_ends_with_what_it_had():
             assert chunks[-1].finish_reason == "abort"
             assert len(ids) < 900
             await stream.aclose()
+            await stream.aclose()
 
     run(test)
 
 
+@pytest.mark.subset
 def test_a_deadline_ends_a_request_with_its_own_error():
     async def test():
         async with idle_after(kvhash(max_model_len=100_000, num_kv_blocks=7000)) as engine:
@@ -221,6 +243,7 @@ def test_D05_bad_input_is_a_typed_error_and_the_engine_lives_on(prompt, params, 
     run(test)
 
 
+@pytest.mark.subset
 def test_E10_the_longest_prompt_leaves_room_for_one_token():
     async def test():
         async with idle_after(kvhash(max_model_len=64)) as engine:
@@ -258,6 +281,7 @@ def test_more_open_requests_than_the_limit_are_refused():
     run(test)
 
 
+@pytest.mark.subset
 def test_a_failing_row_raises_and_a_failing_step_too():
     async def test():
         faults = [{"kind": "nan", "index": 1, "prompt": 7}, {"kind": "raise", "index": 2, "prompt": 8}]
@@ -270,6 +294,7 @@ def test_a_failing_row_raises_and_a_failing_step_too():
     run(test)
 
 
+@pytest.mark.subset
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
 def test_a_pause_holds_requests_as_its_mode_says(mode):
     async def test():
@@ -289,6 +314,7 @@ def test_a_pause_holds_requests_as_its_mode_says(mode):
     run(test)
 
 
+@pytest.mark.subset
 def test_C10_resetting_the_prefix_cache_through_the_api():
     async def test():
         async with idle_after(kvhash()) as engine:
@@ -319,6 +345,7 @@ def test_C03_salts_never_share_through_the_api():
     run(test)
 
 
+@pytest.mark.subset
 def test_C05_prompt_logprobs_skip_cache_reads_and_are_whole_each_time():
     async def test():
         async with idle_after(kvhash(max_num_batched_tokens=16)) as engine:
@@ -350,6 +377,7 @@ def test_B16_prompt_logprobs_come_with_the_first_output_after_the_last_chunk():
     run(test)
 
 
+@pytest.mark.subset
 def test_logprobs_have_an_entry_per_token():
     async def test():
         async with idle_after(kvhash()) as engine:
@@ -362,6 +390,7 @@ def test_logprobs_have_an_entry_per_token():
     run(test)
 
 
+@pytest.mark.subset
 def test_A11_min_tokens_and_ignore_eos_know_every_eos_id():
     async def test():
         tokens = [[2, 0, 28, 40 + i] for i in range(12)]
@@ -403,6 +432,7 @@ def test_C11_penalties_see_the_whole_prompt_cold_and_warm():
     run(test)
 
 
+@pytest.mark.subset
 def test_D03_nothing_leaks_to_the_next_occupant_of_a_row():
     async def test():
         async with idle_after(kvhash(max_num_seqs=3)) as engine:
@@ -426,6 +456,7 @@ def test_D03_nothing_leaks_to_the_next_occupant_of_a_row():
     run(test)
 
 
+@pytest.mark.subset
 def test_closing_the_engine_ends_open_streams_with_an_error():
     async def test():
         engine = await kvhash().start()
@@ -482,6 +513,7 @@ def test_unknown_options_and_providers_stop_the_start():
     run(test)
 
 
+@pytest.mark.subset
 def test_a_trace_shows_every_process_and_the_overlap_of_steps():
     async def test():
         async with idle_after(kvhash()) as engine:
