@@ -4,23 +4,25 @@ Every parameter is checked by name, shape and type before the first one is read,
 made from the file's own tensor, or the load fails.
 """
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.errors import ModelFileDamaged, UnsupportedModel
 from headrace.runners.models.contract import Family, Parameter
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 _MOST_LISTED = 8
 
 
-class WeightSource(Protocol):
-    """The open file or files of one model."""
+class TensorList(Protocol):
+    """What tensors the open file or files of one model hold."""
 
     path: Path
     architecture: str
@@ -37,21 +39,25 @@ class WeightSource(Protocol):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List all tensors. Raises UnsupportedModel if one has an unreadable type."""
 
-    def read(self, parameter: Parameter, dtype: torch.dtype) -> Tensor:
-        """Return a parameter's tensor. Called from several threads."""
-
     def close(self) -> None:
         """Let go of the files; tensors that were read stay valid."""
 
 
+class WeightSource(TensorList, Protocol):
+    """The same with a way to read them."""
+
+    def read(self, parameter: Parameter, dtype: "torch.dtype") -> "Tensor":
+        """Return a parameter's tensor. Called from several threads."""
+
+
 def load_parameters(
-    source: WeightSource, family: Family, config: Any, dtype: torch.dtype, threads: int
-) -> dict[str, Tensor]:
+    source: WeightSource, family: Family, config: Any, dtype: "torch.dtype", threads: int
+) -> "dict[str, Tensor]":
     """Read all parameters of a model by name. Raises ModelFileDamaged, UnsupportedModel listing wrong tensors."""
     parameters = family.parameters(config)
     check_tensors(source, family, parameters)
     stored = [parameter for parameter in parameters if parameter.tied_to is None]
-    stored.sort(key=lambda parameter: -torch.Size(parameter.shape).numel())
+    stored.sort(key=lambda parameter: -math.prod(parameter.shape))
     with ThreadPoolExecutor(threads, "loading") as pool:
         tensors = pool.map(lambda parameter: source.read(parameter, dtype), stored)
         weights = {parameter.name: tensor for parameter, tensor in zip(stored, tensors, strict=True)}
@@ -61,7 +67,7 @@ def load_parameters(
     return weights
 
 
-def check_tensors(source: WeightSource, family: Family, parameters: Sequence[Parameter]) -> None:
+def check_tensors(source: TensorList, family: Family, parameters: Sequence[Parameter]) -> None:
     """Compare a file's tensors with what the model needs. Raises ModelFileDamaged or UnsupportedModel listing names."""
     found = source.shapes()
     wanted = {source.name_of(parameter): parameter for parameter in parameters}

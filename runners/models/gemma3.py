@@ -8,10 +8,10 @@ from typing import Any, Literal
 from headrace.core.model_files.gguf import GGUFFile
 from headrace.runners.models.checks import Positive, Size, checked, require
 from headrace.runners.models.contract import Family
-from headrace.runners.models.decoder import Decoder, DecoderConfig, DecoderLayerConfig, parameters
+from headrace.runners.models.decoder import DecoderConfig, DecoderLayerConfig, build, parameters
 from headrace.runners.models.llama import IGNORED
 from headrace.runners.models.reading import DEFAULT_THETA, FolderConfig, decoder_config, folder_values, gguf_values
-from headrace.runners.native.rope import Rope, read_rope
+from headrace.runners.models.rope import Rope, read_rope
 
 _PATTERN = 6
 """Every so many layers one sees everything."""
@@ -83,4 +83,4 @@ def _layers(is_global: list[bool], window: int) -> tuple[DecoderLayerConfig, ...
     return tuple(DecoderLayerConfig() if sees_all else DecoderLayerConfig(window, rope=1) for sees_all in is_global)
 
 
-FAMILY = Family("gemma3", read_gguf, read_folder, parameters, Decoder, IGNORED, aliases=("gemma3_text",))
+FAMILY = Family("gemma3", read_gguf, read_folder, parameters, build, IGNORED, aliases=("gemma3_text",))

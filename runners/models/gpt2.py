@@ -1,22 +1,28 @@
-"""GPT-2: learned positions, layer norms with biases, a plain feed-forward network. Source: Radford et al. 2019."""
+"""GPT-2 in words: learned positions, layer norms with biases, a plain network. Source: Radford et al. 2019.
 
-from typing import Any
+No torch; gpt2_model.py computes.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from torch import Tensor
-from torch.nn import functional
 
 from headrace.core.errors import ModelFileDamaged
 from headrace.core.model_files.gguf import GGUFFile
 from headrace.runners.models.checks import ContextLength, LayerCount, Positive, Size, checked, require
 from headrace.runners.models.contract import Family, Parameter
-from headrace.runners.models.layers import Ops
 
-_PREFIX = "transformer."
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from headrace.runners.models.gpt2_model import GPT2
+    from headrace.runners.models.layers import Ops
+
+PREFIX = "transformer."
 """Some folders leave it out."""
-_EMBEDDING = "transformer.wte.weight"
-_POSITIONS = "transformer.wpe.weight"
-_HEAD = "lm_head.weight"
+EMBEDDING = "transformer.wte.weight"
+POSITIONS = "transformer.wpe.weight"
+HEAD = "lm_head.weight"
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
 """Two names of the tanh approximation."""
 
@@ -112,7 +118,7 @@ def _checked(where: str, **values: Any) -> GPT2Config:
 def parameters(config: GPT2Config) -> list[Parameter]:
     """List the parameters of a model of this config."""
     hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
-    head = Parameter(_HEAD, "output.weight", (vocab, hidden), tied_to=_EMBEDDING if config.tied_head else None)
+    head = Parameter(HEAD, "output.weight", (vocab, hidden), tied_to=EMBEDDING if config.tied_head else None)
     found = [
         head,
         _parameter("wte.weight", "token_embd.weight", (vocab, hidden)),
@@ -131,7 +137,7 @@ def parameters(config: GPT2Config) -> list[Parameter]:
 
 
 def _parameter(name: str, gguf_name: str, shape: tuple[int, ...], *, transposed: bool = False) -> Parameter:
-    return Parameter(_PREFIX + name, gguf_name, shape, other_name=name, is_transposed_in_folders=transposed)
+    return Parameter(PREFIX + name, gguf_name, shape, other_name=name, is_transposed_in_folders=transposed)
 
 
 def _norm(name: str, gguf_name: str, size: int) -> list[Parameter]:
@@ -143,61 +149,11 @@ def _linear(name: str, gguf_name: str, inputs: int, outputs: int) -> list[Parame
     return [weight, _parameter(f"{name}.bias", f"{gguf_name}.bias", (outputs,))]
 
 
-class GPT2Layer:
-    """One layer. Implements contract.Layer."""
+def build(config: GPT2Config, weights: "dict[str, Tensor]", ops: "Ops", max_positions: int) -> "GPT2":
+    """Build the model in torch."""
+    from headrace.runners.models.gpt2_model import GPT2
 
-    window = None
-
-    def __init__(self, config: GPT2Config, index: int, weights: dict[str, Tensor], ops: Ops) -> None:
-        self._heads, self._head_dim, self._eps, self._ops = config.num_heads, config.head_dim, config.eps, ops
-
-        def own(name: str) -> tuple[Tensor, Tensor]:
-            full = f"{_PREFIX}h.{index}.{name}"
-            return weights[f"{full}.weight"], weights[f"{full}.bias"]
-
-        self._input_norm, self._inner_norm = own("ln_1"), own("ln_2")
-        self._qkv, self._projection = own("attn.c_attn"), own("attn.c_proj")
-        self._up, self._down = own("mlp.c_fc"), own("mlp.c_proj")
-
-    def before_attention(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalise and project to queries, keys and values; positions came in with the embedding."""
-        found = self._linear(_layer_norm(x, self._input_norm, self._eps), self._qkv)
-        queries, keys, values = found.view(-1, 3, self._heads, self._head_dim).unbind(1)
-        return queries.contiguous(), keys.contiguous(), values.contiguous()
-
-    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Project what attention gave and run the feed-forward network, both added to the residual stream."""
-        x = x + self._linear(attended.flatten(1), self._projection)
-        inner = self._linear(_layer_norm(x, self._inner_norm, self._eps), self._up)
-        return x + self._linear(self._ops.gelu(inner), self._down)
-
-    def _linear(self, x: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
-        weight, bias = weights
-        return self._ops.linear(x, weight) + bias
+    return GPT2(config, weights, ops, max_positions)
 
 
-def _layer_norm(x: Tensor, weights: tuple[Tensor, Tensor], eps: float) -> Tensor:
-    weight, bias = weights
-    return functional.layer_norm(x, weight.shape, weight, bias, eps)
-
-
-class GPT2:
-    """A GPT-2 model. Implements contract.CausalModel."""
-
-    def __init__(self, config: GPT2Config, weights: dict[str, Tensor], ops: Ops, max_positions: int) -> None:
-        self._eps, self._linear = config.eps, ops.linear
-        self._embedding, self._positions, self._head = weights[_EMBEDDING], weights[_POSITIONS], weights[_HEAD]
-        self._norm = weights[f"{_PREFIX}ln_f.weight"], weights[f"{_PREFIX}ln_f.bias"]
-        self.layers = [GPT2Layer(config, index, weights, ops) for index in range(config.num_layers)]
-        self.attention_scale: float = config.head_dim**-0.5
-
-    def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """Add what is learned of tokens and of positions: (T, hidden)."""
-        return functional.embedding(token_ids, self._embedding) + functional.embedding(positions, self._positions)
-
-    def head(self, x: Tensor) -> Tensor:
-        """Return (T, vocab_size) logits."""
-        return self._linear(_layer_norm(x, self._norm, self._eps), self._head)
-
-
-FAMILY = Family("gpt2", read_gguf, read_folder, parameters, GPT2, ("*.attn.bias", "*.attn.masked_bias"))
+FAMILY = Family("gpt2", read_gguf, read_folder, parameters, build, ("*.attn.bias", "*.attn.masked_bias"))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.runners.native.rope import Rope
+from headrace.runners.models.rope import Rope
 
 _FEW_ROWS = 8
 _PIECE_COLUMNS = 512

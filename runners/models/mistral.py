@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.runners.models.checks import checked
 from headrace.runners.models.contract import Family
-from headrace.runners.models.decoder import Decoder, DecoderConfig, parameters
+from headrace.runners.models.decoder import DecoderConfig, build, parameters
 from headrace.runners.models.llama import IGNORED, read_gguf
 from headrace.runners.models.reading import FolderConfig, decoder_config, plain_values, windows_of
 
@@ -15,4 +15,4 @@ def read_folder(where: str, values: dict[str, Any]) -> DecoderConfig:
     return decoder_config(where, plain_values(where, found, windows_of(found)))
 
 
-FAMILY = Family("mistral", read_gguf, read_folder, parameters, Decoder, IGNORED)
+FAMILY = Family("mistral", read_gguf, read_folder, parameters, build, IGNORED)

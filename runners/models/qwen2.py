@@ -5,7 +5,7 @@ from typing import Any
 from headrace.core.model_files.gguf import GGUFFile
 from headrace.runners.models.checks import checked
 from headrace.runners.models.contract import Family
-from headrace.runners.models.decoder import Decoder, DecoderConfig, parameters
+from headrace.runners.models.decoder import DecoderConfig, build, parameters
 from headrace.runners.models.llama import IGNORED
 from headrace.runners.models.reading import FolderConfig, decoder_config, gguf_values, plain_values, windows_of
 
@@ -36,4 +36,4 @@ def read_gguf(file: GGUFFile) -> DecoderConfig:
     return decoder_config(str(file.path), gguf_values(file) | {"has_qkv_bias": True})
 
 
-FAMILY = Family("qwen2", read_gguf, read_folder, parameters, Decoder, IGNORED)
+FAMILY = Family("qwen2", read_gguf, read_folder, parameters, build, IGNORED)

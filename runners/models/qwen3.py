@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.core.model_files.gguf import GGUFFile
 from headrace.runners.models.contract import Family
-from headrace.runners.models.decoder import Decoder, DecoderConfig, parameters
+from headrace.runners.models.decoder import DecoderConfig, build, parameters
 from headrace.runners.models.llama import IGNORED
 from headrace.runners.models.qwen2 import qwen_values
 from headrace.runners.models.reading import decoder_config, gguf_values
@@ -20,4 +20,4 @@ def read_gguf(file: GGUFFile) -> DecoderConfig:
     return decoder_config(str(file.path), gguf_values(file) | {"has_qk_norm": True})
 
 
-FAMILY = Family("qwen3", read_gguf, read_folder, parameters, Decoder, IGNORED)
+FAMILY = Family("qwen3", read_gguf, read_folder, parameters, build, IGNORED)

@@ -11,7 +11,7 @@ from headrace.core.errors import ModelFileDamaged
 from headrace.core.model_files.gguf import GGUFFile
 from headrace.runners.models.checks import LayerCount, Positive, Size, checked, require
 from headrace.runners.models.decoder import DecoderConfig, DecoderLayerConfig
-from headrace.runners.native.rope import Rope, read_rope
+from headrace.runners.models.rope import Rope, read_rope
 
 DEFAULT_THETA = 10000.0
 _DIVISORS = "rope_freqs.weight"

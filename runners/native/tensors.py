@@ -2,7 +2,6 @@
 
 import mmap
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,10 +12,9 @@ from numpy.typing import NDArray
 from headrace.core.errors import ModelFileDamaged, ModelNotFound, UnsupportedModel
 from headrace.core.model_files.gguf import QUANT_TYPES, GGUFFile
 from headrace.core.model_files.metadata import parse_json, read_json
-from headrace.runners.native.folder_spec import read_folder
-from headrace.runners.native.gguf_spec import read_gguf
+from headrace.runners.loading.source import TensorList
+from headrace.runners.models.contract import Family, Parameter
 from headrace.runners.native.library import FORMATS
-from headrace.runners.native.spec import ModelSpec
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -36,18 +34,10 @@ class RawTensor(Struct, frozen=True):
     """(nbytes,), read-only; what keeps the file mapped."""
 
 
-class TensorFile(Protocol):
+class TensorFile(TensorList, Protocol):
     """The open file or files of one model."""
 
-    path: Path
     is_gguf: bool
-    """Whose names tensors have: GGUF's or Hugging Face's."""
-
-    def spec(self) -> ModelSpec:
-        """Read the model's spec. Raises ModelFileDamaged, UnsupportedModel."""
-
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """List all tensors."""
 
     def tensor(self, name: str) -> RawTensor:
         """Return a tensor that shapes() lists."""
@@ -66,10 +56,19 @@ class GGUFTensors:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = GGUFFile(path)
+        self.architecture = self._file.value("general.architecture", str)
 
-    def spec(self) -> ModelSpec:
-        """Read the metadata."""
-        return read_gguf(self._file)
+    def config(self, family: Family) -> Any:
+        """Read the family's config from the metadata."""
+        return family.read_gguf(self._file)
+
+    def name_of(self, parameter: Parameter) -> str:
+        """Return the parameter's GGUF name."""
+        return parameter.gguf_name
+
+    def stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        """Return the parameter's own shape."""
+        return parameter.shape
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List all tensors."""
@@ -81,6 +80,10 @@ class GGUFTensors:
         if info.type in FORMATS:
             return RawTensor(info.shape, info.type, raw)
         return RawTensor(info.shape, "F32", _dequantised(raw, info.type, info.shape[-1]))
+
+    def close(self) -> None:
+        """Unmap the file, once no tensor is left."""
+        self._file.close()
 
 
 def _dequantised(raw: NDArray[np.uint8], quant: str, row_length: int) -> NDArray[np.uint8]:
@@ -99,6 +102,8 @@ class FolderTensors:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._config = read_json(path / "config.json")
+        self.architecture = str(self._config.get("model_type", ""))
         self._found: dict[str, RawTensor] = {}
         for shard in _shards(path):
             for name, tensor in read_safetensors(path / shard).items():
@@ -106,10 +111,17 @@ class FolderTensors:
                     raise ModelFileDamaged(f"{path}: tensor {name} is in two files")
                 self._found[name] = tensor
 
-    def spec(self) -> ModelSpec:
-        """Read config.json."""
-        config = self.path / "config.json"
-        return read_folder(str(config), read_json(config))
+    def config(self, family: Family) -> Any:
+        """Read the family's config from config.json."""
+        return family.read_folder(str(self.path / "config.json"), self._config)
+
+    def name_of(self, parameter: Parameter) -> str:
+        """Return the parameter's name, which is Hugging Face's."""
+        return parameter.name
+
+    def stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        """Return the parameter's own shape."""
+        return parameter.shape
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List all tensors."""
@@ -118,6 +130,10 @@ class FolderTensors:
     def tensor(self, name: str) -> RawTensor:
         """Return a tensor as it is."""
         return self._found[name]
+
+    def close(self) -> None:
+        """Let the files go, once no tensor is left."""
+        self._found.clear()
 
 
 def _shards(folder: Path) -> list[str]:

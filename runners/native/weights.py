@@ -1,96 +1,81 @@
 """From a model's files to what the native library computes with: panels, norms, biases. Owner: NativeModel."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.core.columns import Floats
-from headrace.core.errors import ModelFileDamaged, UnsupportedModel
+from headrace.core.errors import UnsupportedModel
+from headrace.runners.loading.source import check_tensors
+from headrace.runners.models.contract import Family, Parameter
+from headrace.runners.models.decoder import EMBEDDING, HEAD, NORM, DecoderConfig
 from headrace.runners.native.library import FORMATS, Library, address
-from headrace.runners.native.spec import ModelSpec
-from headrace.runners.native.tensors import RawTensor, TensorFile
+from headrace.runners.native.tensors import TensorFile
 
 _PLAIN = ("F32", "F16", "BF16")
-_MOST_LISTED = 8
-
-
-class Name(Struct, frozen=True):
-    """A part of a layer, and what files call it."""
-
-    part: str
-    gguf: str
-    folder: str
-
-
-_MATRICES = (
-    Name("q", "attn_q", "self_attn.q_proj"),
-    Name("k", "attn_k", "self_attn.k_proj"),
-    Name("v", "attn_v", "self_attn.v_proj"),
-    Name("o", "attn_output", "self_attn.o_proj"),
-    Name("gate", "ffn_gate", "mlp.gate_proj"),
-    Name("up", "ffn_up", "mlp.up_proj"),
-    Name("down", "ffn_down", "mlp.down_proj"),
-)
-_QK_NORMS = (
-    Name("q_norm", "attn_q_norm", "self_attn.q_norm"),
-    Name("k_norm", "attn_k_norm", "self_attn.k_norm"),
-)
-_NORMS = (
-    Name("attention_norm", "attn_norm", "input_layernorm"),
-    Name("feed_norm", "ffn_norm", "post_attention_layernorm"),
-)
-_FOUR_NORMS = (
-    Name("attention_norm", "attn_norm", "input_layernorm"),
-    Name("post_attention_norm", "post_attention_norm", "post_attention_layernorm"),
-    Name("feed_norm", "ffn_norm", "pre_feedforward_layernorm"),
-    Name("post_feed_norm", "post_ffw_norm", "post_feedforward_layernorm"),
-)
-EMBEDDING = ("token_embd.weight", "model.embed_tokens.weight")
-NORM = ("output_norm.weight", "model.norm.weight")
-HEAD = ("output.weight", "lm_head.weight")
-_IGNORED = ("rope_freqs.weight", "rotary_emb.inv_freq")
+_MATRICES = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+"""By the names of library.Layer."""
+_VECTORS = {
+    "q_bias": "self_attn.q_proj.bias",
+    "k_bias": "self_attn.k_proj.bias",
+    "v_bias": "self_attn.v_proj.bias",
+    "q_norm": "self_attn.q_norm.weight",
+    "k_norm": "self_attn.k_norm.weight",
+    "attention_norm": "input_layernorm.weight",
+}
+_TWO_NORMS = {"feed_norm": "post_attention_layernorm.weight"}
+_FOUR_NORMS = {
+    "post_attention_norm": "post_attention_layernorm.weight",
+    "feed_norm": "pre_feedforward_layernorm.weight",
+    "post_feed_norm": "post_feedforward_layernorm.weight",
+}
 
 
 class Weights:
-    """Reads tensors by their part in the model, checks their shapes, and hands them to the library.
+    """Hands a model's parameters to the library, which reads the file's own bytes. What it made lives until free()."""
 
-    Everything it made lives until free(). Raises ModelFileDamaged, UnsupportedModel.
-    """
-
-    def __init__(self, file: TensorFile, spec: ModelSpec, library: Library, team: int, storage: str) -> None:
-        self._file, self._spec, self._library, self._team, self._storage = file, spec, library, team, storage
+    def __init__(self, file: TensorFile, family: Family, config: DecoderConfig, library: Library, storage: str) -> None:
+        """Check all tensors. storage: a name of FORMATS, or as-is. Raises ModelFileDamaged, UnsupportedModel."""
+        self._file, self._config, self._library, self._storage = file, config, library, storage
+        parameters = family.parameters(config)
+        check_tensors(file, family, parameters)
+        self._parameters = {parameter.name: parameter for parameter in parameters}
         self._matrices: list[int] = []
-        self._vectors: list[NDArray[Any]] = []
-        self._shapes = expected_shapes(spec, file.is_gguf)
-        _check(file, self._shapes)
+        self._arrays: list[NDArray[Any]] = []
 
     def embedding(self) -> tuple[int, int]:
         """Return address and format of the table of embeddings, as the file has it."""
-        tensor = self._file.tensor(self._of(EMBEDDING))
-        self._vectors.append(tensor.data)
-        return _found(tensor.data), FORMATS[tensor.format]
+        tensor = self._file.tensor(self._file.name_of(self._parameters[EMBEDDING]))
+        return self._keep(tensor.data), FORMATS[tensor.format]
 
-    def head(self) -> int:
+    def head(self, team: int) -> int:
         """Return the matrix that gives logits."""
-        return self._matrix(self._of(EMBEDDING if self._spec.tied_head else HEAD))
+        head = self._parameters[HEAD]
+        return self._matrix(team, self._parameters[head.tied_to] if head.tied_to else head)
 
     def norm(self) -> int:
         """Return the last norm's weights."""
-        return self._vector(self._of(NORM), self._spec.norm_offset)
+        return self._vector(self._parameters[NORM])
 
-    def layer(self, index: int) -> dict[str, int]:
+    def layer(self, team: int, index: int) -> dict[str, int]:
         """Return all parts of a layer by the names of library.Layer."""
-        spec = self._spec
-        parts = {name.part: self._matrix(self._name(name, index)) for name in _MATRICES}
-        norms = (_FOUR_NORMS if spec.has_post_norms else _NORMS) + (_QK_NORMS if spec.has_qk_norm else ())
-        for name in norms:
-            parts[name.part] = self._vector(self._name(name, index), spec.norm_offset)
-        if spec.has_qkv_bias:
-            for name in _MATRICES[:3]:
-                parts[f"{name.part}_bias"] = self._vector(self._name(name, index, "bias"), 0.0)
+        vectors = _VECTORS | (_FOUR_NORMS if self._config.has_post_norms else _TWO_NORMS)
+        prefix = f"model.layers.{index}"
+        parts = {
+            part: self._matrix(team, self._parameters[f"{prefix}.{name}.weight"]) for part, name in _MATRICES.items()
+        }
+        for part, name in vectors.items():
+            if (parameter := self._parameters.get(f"{prefix}.{name}")) is not None:
+                parts[part] = self._vector(parameter)
         return parts
 
     def free(self) -> None:
@@ -98,106 +83,41 @@ class Weights:
         for matrix in self._matrices:
             self._library.free("hr_matrix_free", matrix)
         self._matrices.clear()
-        self._vectors.clear()
+        self._arrays.clear()
 
-    def _of(self, names: tuple[str, str]) -> str:
-        return names[0] if self._file.is_gguf else names[1]
-
-    def _name(self, name: Name, index: int, kind: str = "weight") -> str:
-        return layer_name(name, index, kind, self._file.is_gguf)
-
-    def _matrix(self, name: str) -> int:
-        tensor, (n, k) = self._file.tensor(name), self._shapes[name]
-        order = self._row_order(name, n)
-        source, storage = FORMATS[tensor.format], self._storage_of(tensor)
+    def _matrix(self, team: int, parameter: Parameter) -> int:
+        tensor, order = self._file.tensor(self._file.name_of(parameter)), self._row_order(parameter)
+        storage = tensor.format if self._storage == "as-is" else self._storage
+        source, (rows, depth) = FORMATS[tensor.format], parameter.shape
         matrix: int = self._library.call(
-            "hr_matrix_new", self._team, FORMATS[storage], n, k, source, _found(tensor.data), address(order)
+            "hr_matrix_new", team, FORMATS[storage], rows, depth, source, address(tensor.data), address(order)
         )
         self._matrices.append(matrix)
         return matrix
 
-    def _storage_of(self, tensor: RawTensor) -> str:
-        return tensor.format if self._storage == "as-is" else self._storage
-
-    def _row_order(self, name: str, num_rows: int) -> NDArray[np.int32] | None:
-        """Say which row of the file is which of ours, for q and k of files that alternate between a head's halves."""
-        if not self._spec.interleaved_heads or not name.startswith("blk.") or not name.endswith(_ALTERNATING):
+    def _row_order(self, parameter: Parameter) -> NDArray[np.int32] | None:
+        """Say which row of the file is which of ours, where files alternate between the halves of a head."""
+        if parameter.interleaved_heads is None or not self._file.is_gguf:
             return None
-        rows = np.arange(num_rows, dtype=np.int32).reshape(-1, self._spec.head_dim // 2, 2)
+        rows = np.arange(parameter.shape[0], dtype=np.int32).reshape(parameter.interleaved_heads, -1, 2)
         return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(-1)
 
-    def _vector(self, name: str, offset: float) -> int:
+    def _vector(self, parameter: Parameter) -> int:
+        values = self._floats(parameter)
+        return self._keep(values if self._file.is_gguf else values + np.float32(parameter.folder_offset))
+
+    def _floats(self, parameter: Parameter) -> Floats:
+        name = self._file.name_of(parameter)
         tensor = self._file.tensor(name)
-        values = _floats(self._library, tensor, self._file, name) + np.float32(offset)
-        if (order := self._row_order(name, len(values))) is not None:
-            values = values[order]
-        self._vectors.append(values)
-        return _found(values)
+        if tensor.format not in _PLAIN:
+            kinds = ", ".join(_PLAIN)
+            raise UnsupportedModel(f"{self._file.path}: tensor {name} is {tensor.format}, must be one of {kinds}")
+        values = np.empty(tensor.shape, dtype=np.float32)
+        self._library.free("hr_read_row", FORMATS[tensor.format], address(tensor.data), values.size, address(values))
+        return values
 
-
-_ALTERNATING = ("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias")
-
-
-def _floats(library: Library, tensor: RawTensor, file: TensorFile, name: str) -> Floats:
-    if tensor.format not in _PLAIN:
-        raise UnsupportedModel(f"{file.path}: tensor {name} is {tensor.format}, must be one of {', '.join(_PLAIN)}")
-    values = np.empty(tensor.shape, dtype=np.float32)
-    library.free("hr_read_row", FORMATS[tensor.format], _found(tensor.data), values.size, _found(values))
-    return values
-
-
-def _found(array: NDArray[Any]) -> int:
-    place = address(array)
-    assert place is not None
-    return place
-
-
-def layer_name(name: Name, index: int, kind: str, is_gguf: bool) -> str:
-    """Name a layer's tensor as files do; kind: weight or bias."""
-    return f"blk.{index}.{name.gguf}.{kind}" if is_gguf else f"model.layers.{index}.{name.folder}.{kind}"
-
-
-def expected_shapes(spec: ModelSpec, is_gguf: bool) -> dict[str, tuple[int, ...]]:
-    """List the tensors a model of this spec has in its files."""
-    pick = 0 if is_gguf else 1
-    found: dict[str, tuple[int, ...]] = {EMBEDDING[pick]: (spec.vocab, spec.hidden), NORM[pick]: (spec.hidden,)}
-    if not spec.tied_head:
-        found[HEAD[pick]] = (spec.vocab, spec.hidden)
-    for index in range(spec.num_layers):
-        for name, kind, shape in _layer_shapes(spec):
-            found[layer_name(name, index, kind, is_gguf)] = shape
-    return found
-
-
-def _layer_shapes(spec: ModelSpec) -> list[tuple[Name, str, tuple[int, ...]]]:
-    hidden, inner = spec.hidden, spec.inner
-    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    outputs = {"q": queries, "k": keys, "v": keys, "o": hidden, "gate": inner, "up": inner, "down": hidden}
-    inputs = {"o": queries, "down": inner}
-    found: list[tuple[Name, str, tuple[int, ...]]] = [
-        (name, "weight", (outputs[name.part], inputs.get(name.part, hidden))) for name in _MATRICES
-    ]
-    found += [(name, "weight", (hidden,)) for name in (_FOUR_NORMS if spec.has_post_norms else _NORMS)]
-    if spec.has_qk_norm:
-        found += [(name, "weight", (spec.head_dim,)) for name in _QK_NORMS]
-    if spec.has_qkv_bias:
-        found += [(name, "bias", (outputs[name.part],)) for name in _MATRICES[:3]]
-    return found
-
-
-def _check(file: TensorFile, wanted: dict[str, tuple[int, ...]]) -> None:
-    found = file.shapes()
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        raise ModelFileDamaged(f"{file.path}: tensors are missing: {_listed(missing)}")
-    unknown = [name for name in found if name not in wanted and not name.endswith(_IGNORED)]
-    if unknown and not set(unknown) <= set(HEAD):  # a tied head that was written all the same
-        raise UnsupportedModel(f"{file.path}: this architecture has no use for tensors: {_listed(unknown)}")
-    wrong = [f"{name} is {found[name]}, must be {shape}" for name, shape in wanted.items() if found[name] != shape]
-    if wrong:
-        raise ModelFileDamaged(f"{file.path}: tensors have wrong shapes: {_listed(wrong)}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(names[:_MOST_LISTED]) + more
+    def _keep(self, array: NDArray[Any]) -> int:
+        self._arrays.append(array)
+        place = address(array)
+        assert place is not None
+        return place

@@ -14,7 +14,7 @@ from tiny_llama import reference_logits, save_folder
 from headrace.core.errors import ModelFileDamaged, UnsupportedModel
 from headrace.runners.models import gemma3, gpt2, qwen2, qwen3
 from headrace.runners.models.registry import find_family
-from headrace.runners.native.rope import Rope
+from headrace.runners.models.rope import Rope
 
 PROMPT = np.random.default_rng(1).integers(0, 256, 70).tolist()
 MATES = [np.random.default_rng(2).integers(0, 256, length).tolist() for length in (3, 41, 90)]

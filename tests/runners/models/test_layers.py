@@ -7,7 +7,7 @@ from torch.nn import functional
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from headrace.runners.models.layers import Rotary, gelu_pieces, gelu_tanh, linear_any, rms_norm, silu_pieces
-from headrace.runners.native.rope import Rope
+from headrace.runners.models.rope import Rope
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 8, 9, 40])

@@ -41,8 +41,7 @@ class Rope(Struct, frozen=True):
         powers: Floats = np.power(np.float32(self.rope_theta), steps)
         found: Floats = np.float32(1) / powers
         if self.divisors is not None:
-            divided: Floats = found / np.array(self.divisors, dtype=np.float32)
-            return divided
+            return np.divide(found, np.array(self.divisors, dtype=np.float32), dtype=np.float32)
         if self.rope_type == "linear":
             return found / np.float32(self.factor)
         if self.rope_type == "llama3":

@@ -1,0 +1,179 @@
+"""A loaded model in the native library, with its K/V storage. Owner: NativeModel, on the compute thread."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from headrace.core.columns import Floats, Ints
+from headrace.core.config import EngineConfig
+from headrace.core.errors import UnsupportedModel
+from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.messages import KVGroup, RunnerReady
+from headrace.kv.layout import choose_num_blocks
+from headrace.runners.models.decoder import DecoderConfig
+from headrace.runners.models.registry import find_family
+from headrace.runners.models.rope import Rope
+from headrace.runners.native import library as native
+from headrace.runners.native.build import choose_target, ensure_library
+from headrace.runners.native.library import Library, address
+from headrace.runners.native.options import NativeOptions
+from headrace.runners.native.sampling import NativeSampler
+from headrace.runners.native.tensors import TensorFile, open_tensors
+from headrace.runners.native.weights import Weights
+from headrace.runners.torch_cpu.machine import free_memory, physical_cores, total_memory
+
+LANES = 8
+"""Numbers of one vector: heads are whole vectors, and K's blocks are padded to whole vectors of tokens."""
+
+_STORAGE = {"as-is": "as-is", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_KV_BYTES = {"float32": 4, "float16": 2}
+
+
+class Session:
+    """Everything a NativeModel has after loading. Raises ModelError, ConfigError."""
+
+    def __init__(self, context: RunnerContext, options: NativeOptions) -> None:
+        clock, config = context.clock, context.config
+        times = [clock()]
+        self._library = Library(ensure_library(choose_target()))
+        self._team = self._engine = 0
+        self._weights: Weights | None = None
+        try:
+            times.append(clock())
+            self._file = open_tensors(context.need_model())
+            model = self._read(self._file, options.weights or config.dtype)
+            times.append(clock())
+            self._team = self._library.call("hr_team_new", config.threads or physical_cores(), options.pin_threads)
+            facts = _facts(model, config, options)
+            self._kept = self._make_engine(model, facts, config.block_size, options)
+            times.append(clock())
+        except BaseException:
+            self.close()
+            raise
+        library, read, pack = np.diff(times).tolist()
+        self.ready = replace(facts, timings={"library": library, "read": read, "pack": pack})
+        self.sampler = NativeSampler(self._library, self._team, model.vocab_size)
+
+    def forward(self, batch: Batch, tokens: Ints) -> Floats:
+        """Run a batch; returns the (len(tokens), vocab_size) logits of these places of its flat token list."""
+        logits = np.empty((len(tokens), self.ready.vocab_size), dtype=np.float32)
+        columns = [np.ascontiguousarray(a) for a in (batch.token_ids, batch.positions, batch.starts, tokens)]
+        slots = [np.ascontiguousarray(a) for a in batch.slots]
+        tables = [np.ascontiguousarray(a) for a in batch.tables]
+        places = native.pointers(slots), native.pointers(tables)
+        token_ids, positions, starts, wanted = (address(column) for column in columns)
+        step = native.Step(
+            num_tokens=len(batch.token_ids),
+            num_rows=len(batch.rows),
+            num_logits=len(tokens),
+            token_ids=token_ids,
+            positions=positions,
+            starts=starts,
+            slots=address(places[0]),
+            tables=address(places[1]),
+            table_width=tables[0].shape[1],
+            logit_tokens=wanted,
+            logits=address(logits),
+        )
+        self._library.call("hr_step", self._engine, step)
+        return logits
+
+    def logits(self, indices: Ints) -> Floats:
+        """Return (len(indices), vocab_size) logits at these places of the last batch."""
+        wanted = np.ascontiguousarray(indices, dtype=np.int32)
+        found = np.empty((len(wanted), self.ready.vocab_size), dtype=np.float32)
+        if len(wanted):
+            self._library.call("hr_logits", self._engine, address(wanted), len(wanted), address(found))
+        return found
+
+    def close(self) -> None:
+        """Give everything back; the session is of no use any more."""
+        if self._engine:
+            self._library.free("hr_engine_free", self._engine)
+        if self._weights is not None:
+            self._weights.free()
+        if self._team:
+            self._library.free("hr_team_free", self._team)
+        self._engine = self._team = 0
+        self._weights = None
+
+    def _read(self, file: TensorFile, storage: str) -> DecoderConfig:
+        """Read the config and check all tensors."""
+        family = find_family(str(file.path), file.architecture)
+        model = file.config(family)
+        if not isinstance(model, DecoderConfig):
+            raise UnsupportedModel(f"{file.path}: runner native can't run {family.name}; choose runner torch")
+        if model.head_dim % LANES:
+            raise UnsupportedModel(
+                f"{file.path}: heads have {model.head_dim} numbers, runner native needs a multiple of {LANES};"
+                " choose runner torch"
+            )
+        kept_as = _STORAGE["as-is" if storage == "auto" else storage]
+        self._weights = Weights(file, family, model, self._library, kept_as)
+        return model
+
+    def _make_engine(
+        self, model: DecoderConfig, facts: RunnerReady, block_size: int, options: NativeOptions
+    ) -> list[Any]:
+        """Pack all weights and build the engine; returns what it points to."""
+        weights = self._weights
+        assert weights is not None
+        layers = [
+            native.Layer(**weights.layer(self._team, index), window=layer.window or 0, group=0, rotary=layer.rope)
+            for index, layer in enumerate(model.layers)
+        ]
+        num_blocks: NDArray[np.int32] = np.array([group.num_blocks + 1 for group in facts.groups], dtype=np.int32)
+        frequencies = [rope.frequencies(model.head_dim) for rope in model.ropes]
+        all_layers, rotaries = _array_of(layers), _array_of(_rotaries(model.ropes, frequencies))
+        made = native.Model(
+            num_layers=model.num_layers,
+            hidden=model.hidden_size,
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            inner=model.intermediate_size,
+            vocab=model.vocab_size,
+            gate=native.GATES[model.activation],
+            mode=native.MODES[options.mode],
+            norm_eps=model.rms_eps,
+            query_scale=model.attention_scale,
+            block_size=block_size,
+            is_half_cache=options.kv_dtype == "float16",
+            num_groups=len(num_blocks),
+            num_rotaries=len(rotaries),
+            num_blocks=address(num_blocks),
+            rotaries=ctypes.addressof(rotaries),
+            embedding=native.Embedding(*weights.embedding(), model.embedding_scale),
+            norm=weights.norm(),
+            head=weights.head(self._team),
+        )
+        self._engine = self._library.call("hr_engine_new", self._team, made, all_layers)
+        return [num_blocks, frequencies, rotaries]
+
+
+def _facts(model: DecoderConfig, config: EngineConfig, options: NativeOptions) -> RunnerReady:
+    longest = min(config.max_model_len or model.context_length, model.context_length)
+    width = -(-config.block_size // LANES) * LANES
+    numbers = model.num_layers * model.num_kv_heads * model.head_dim * (width + config.block_size)
+    block_bytes = numbers * _KV_BYTES[options.kv_dtype]
+    num_blocks = choose_num_blocks(config, longest, block_bytes, total_memory(), free_memory())
+    return RunnerReady(
+        vocab_size=model.vocab_size,
+        max_model_len=longest,
+        groups=(KVGroup(model.num_layers, num_blocks),),
+        bytes_per_block=block_bytes,
+        dtype=options.kv_dtype,
+    )
+
+
+def _rotaries(ropes: Sequence[Rope], frequencies: Sequence[Floats]) -> list[native.Rotary]:
+    return [native.Rotary(address(found), rope.scale()) for rope, found in zip(ropes, frequencies, strict=True)]
+
+
+def _array_of(structures: Sequence[Any]) -> Any:
+    """Lay structures out one after the other, as C reads them."""
+    return (type(structures[0]) * len(structures))(*structures)
