@@ -53,8 +53,8 @@ class Side(Protocol):
     def count_ended(self) -> int:
         """Count requests that ended in the last update."""
 
-    def make_pool(self, num_blocks: int) -> Callable[[int], None]:
-        """Make a pool; the function takes so many blocks from it and gives them back. Timed."""
+    def make_pool(self, num_blocks: int) -> Callable[[int, int], None]:
+        """Make a pool; the function takes so many blocks from it and gives them back, so many times. Timed."""
 
 
 class Load:
@@ -114,11 +114,10 @@ class Load:
         return max(2, int(self._lifetime + self._chance.random()))
 
 
-def time_pool(turn: Callable[[int], None], num_blocks: int, num_turns: int) -> float:
+def time_pool(turn: Callable[[int, int], None], num_blocks: int, num_turns: int) -> float:
     """Return the seconds that it takes to take a block and give it back, `num_blocks` at a time."""
     started = time.perf_counter()
-    for _ in range(num_turns):
-        turn(num_blocks)
+    turn(num_blocks, num_turns)
     return (time.perf_counter() - started) / num_turns / num_blocks
 
 

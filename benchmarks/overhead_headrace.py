@@ -87,12 +87,17 @@ class Headrace:
         """Count requests that ended."""
         return len(self._output.ended) if self._output else 0
 
-    def make_pool(self, num_blocks: int) -> Callable[[int], None]:
+    def make_pool(self, num_blocks: int) -> Callable[[int, int], None]:
         """Make a block pool."""
         pool = BlockPool(num_blocks)
 
-        def turn(count: int) -> None:
-            pool.give(reversed(pool.take_many(count)))
+        def turn(count: int, times: int) -> None:
+            if count == 1:
+                for _ in range(times):
+                    pool.give((pool.take(),))
+            else:
+                for _ in range(times):
+                    pool.give(reversed(pool.take_many(count)))
 
         return turn
 

@@ -106,12 +106,13 @@ class VLLM:
         """Count requests that ended."""
         return sum(output.finish_reason is not None for of in self._outputs.values() for output in of.outputs)
 
-    def make_pool(self, num_blocks: int) -> Callable[[int], None]:
+    def make_pool(self, num_blocks: int) -> Callable[[int, int], None]:
         """Make a block pool."""
         pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=BLOCK_SIZE)
 
-        def turn(count: int) -> None:
-            pool.free_blocks(reversed(pool.get_new_blocks(count)))
+        def turn(count: int, times: int) -> None:
+            for _ in range(times):
+                pool.free_blocks(reversed(pool.get_new_blocks(count)))
 
         return turn
 

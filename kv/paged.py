@@ -17,6 +17,8 @@ from headrace.kv.group import BlockGroup
 from headrace.kv.layout import blocks_for
 from headrace.kv.prefix import CacheCleared, Listener, block_hasher
 
+_ONE = np.array(1, np.int32)
+
 
 @dataclass(slots=True)
 class _Row:
@@ -61,8 +63,8 @@ class PagedKV:
         self._rows: list[_Row | None] = [None] * max_rows
         self._num_blocks = np.zeros(max_rows, np.int32)
         """Blocks of each bound row."""
-        self._changed: dict[int, int] = {}
-        """By row, the index from which on its table changed since take_changes."""
+        self._changes: list[Ints] = []
+        """Table changes since take_changes, (n, 4) each: group, row, index, block id."""
         self._caching = enable_prefix_caching
         self._listener = listener
         self._hasher = block_hasher(block_size)
@@ -102,11 +104,8 @@ class PagedKV:
         num_hit = len(hits[0])
         if not all(group.has_room(hit, needed - num_hit) for group, hit in zip(self._groups, hits, strict=True)):
             return None
-        for table, group, hit in zip(self.tables[:, row], self._groups, hits, strict=True):
-            table[:needed] = group.bind(hit, needed - num_hit)
+        self._place(row, 0, [group.bind(hit, needed - num_hit) for group, hit in zip(self._groups, hits, strict=True)])
         self._rows[row] = _Row(keys, num_hit, num_hit, registers=self._caching)
-        self._num_blocks[row] = needed
-        self._changed[row] = 0
         if self._caching and read_cache:
             self._count(num_tokens, num_hit * self.block_size, resumed)
         return num_hit * self.block_size
@@ -120,10 +119,7 @@ class PagedKV:
         needed = self._blocks_for(num_tokens)
         if not all(group.has_room((), needed - held) for group in self._groups):
             return False
-        for table, group in zip(self.tables[:, row], self._groups, strict=True):
-            table[held:needed] = group.bind((), needed - held)
-        self._num_blocks[row] = needed
-        self._changed.setdefault(row, held)
+        self._place(row, held, [group.bind((), needed - held) for group in self._groups])
         return True
 
     def add_blocks(self, rows: NDArray[np.intp]) -> bool:
@@ -133,11 +129,9 @@ class PagedKV:
             raise RuntimeError(f"one of the rows {rows.tolist()} is not bound")
         if not all(group.has_room((), len(rows)) for group in self._groups):
             return False
-        for table, group in zip(self.tables, self._groups, strict=True):
-            table[rows, held] = group.bind((), len(rows))
-        self._num_blocks[rows] += 1
-        for row, index in zip(rows.tolist(), held.tolist(), strict=True):
-            self._changed.setdefault(row, index)
+        for number, group in enumerate(self._groups):
+            self._note(number, rows, held, group.bind((), len(rows)))
+        self._num_blocks[rows] = held + _ONE
         return True
 
     def commit(self, row: int, num_tokens: int) -> None:
@@ -168,7 +162,7 @@ class PagedKV:
             group.pool.give(table[: self._num_blocks[row]][::-1].tolist())
         state.is_bound = False
         self._num_blocks[row] = 0
-        self._changed.pop(row, None)
+        self._changes = [changes[changes[:, 1] != row] for changes in self._changes]
 
     def withdraw(self, row: int) -> list[int]:
         """Unregister what this row registered; returns other rows that hit those blocks and must recompute.
@@ -193,20 +187,8 @@ class PagedKV:
 
     def take_changes(self) -> bytes:
         """Return and forget block table changes since the last call: int32 (n, 4) of group, row, index, block id."""
-        if not self._changed:
-            return b""
-        rows = np.fromiter(self._changed, np.intp)
-        first = np.fromiter(self._changed.values(), np.int32)
-        self._changed.clear()
-        counts = self._num_blocks[rows] - first
-        rows = np.repeat(rows, counts)
-        indices = np.arange(len(rows)) + np.repeat(first - np.cumsum(counts) + counts, counts)
-        changes = np.empty((len(self._groups), len(rows), 4), np.int32)
-        changes[:, :, 0] = np.arange(len(self._groups))[:, None]
-        changes[:, :, 1] = rows
-        changes[:, :, 2] = indices
-        changes[:, :, 3] = self.tables[:, rows, indices]
-        return pack_ints(changes)
+        changes, self._changes = self._changes, []
+        return b"".join([pack_ints(part) for part in changes])
 
     def reset(self) -> None:
         """Forget every cached block. Blocks in use stay in use, but are registered no more."""
@@ -236,7 +218,8 @@ class PagedKV:
             assert state.num_hit <= state.num_registered <= self._num_blocks[row], (
                 f"row {row} counts its blocks wrongly"
             )
-        assert self._changed.keys() <= {row for row, _ in bound}, "a row that isn't bound has changes to report"
+        changed = {row for changes in self._changes for row in changes[:, 1].tolist()}
+        assert changed <= {row for row, _ in bound}, "a row that isn't bound has changes to report"
         for tables, group in zip(self.tables, self._groups, strict=True):
             held = Counter(block for row, state in bound for block in tables[row, : self._num_blocks[row]].tolist())
             group.check_invariants([held[block] for block in range(group.pool.num_blocks + 1)])
@@ -248,6 +231,25 @@ class PagedKV:
         found = [group.index.find(keys.digests[:most]) for group in self._groups]
         common = min(map(len, found))
         return [blocks[:common] for blocks in found]
+
+    def _place(self, row: int, start: int, blocks: Sequence[Sequence[int]]) -> None:
+        """Put each group's blocks into a row's table, from `start` on."""
+        end = start + len(blocks[0])
+        for group, of_group in enumerate(blocks):
+            self._note(group, row, np.arange(start, end), of_group)
+        self._num_blocks[row] = end
+
+    def _note(
+        self, group: int, rows: NDArray[np.intp] | int, indices: NDArray[np.integer], blocks: Sequence[int]
+    ) -> None:
+        """Put blocks into a group's tables, and remember it for the runner."""
+        changes = np.empty((len(blocks), 4), np.int32)
+        changes[:, 0] = group
+        changes[:, 1] = rows
+        changes[:, 2] = indices
+        changes[:, 3] = blocks
+        self.tables[group, rows, indices] = changes[:, 3]
+        self._changes.append(changes)
 
     def _bound(self, row: int) -> _Row:
         state = self._rows[row]

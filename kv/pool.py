@@ -42,13 +42,14 @@ class BlockPool:
     def take_many(self, count: int) -> list[int]:
         """Hand out `count` free blocks, or raise and change nothing."""
         plain, refs = self._plain, self.refs
-        lacking = count - len(plain)
-        evicted = self._evict(lacking) if lacking > 0 else []
-        start = -lacking if lacking < 0 else 0
-        blocks = plain[start:]
-        del plain[start:]
-        blocks.reverse()
-        blocks += evicted
+        start = len(plain) - count
+        if start < 0:
+            blocks = plain[::-1] + self._evict(-start)
+            plain.clear()
+        else:
+            blocks = plain[start:]
+            blocks.reverse()
+            del plain[start:]
         for block in blocks:
             refs[block] = 1
         return blocks

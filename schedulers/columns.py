@@ -18,6 +18,7 @@ TAIL = 256
 MAX_STOPS = 8
 """Stop ids that are looked for in all rows at once; new tokens of a row with more are looked at one by one."""
 NO_ID = -1
+_IN_TAIL = np.array(TAIL - 1, np.int32)
 
 
 class Columns:
@@ -46,6 +47,7 @@ class Columns:
         """Places of `_stops` that any row has used."""
         self._tails = np.zeros(max_rows * TAIL, np.int32)
         """A row's id at position p has place row * TAIL + p % TAIL."""
+        self._tail_starts = np.arange(max_rows) * TAIL
 
     def bind(self, row: int, num_known: int, num_computed: int, limit: int, stop_ids: Sequence[int]) -> None:
         """Start a row that has blocks for what is known. Its new tokens are looked at one by one until `pass_on`."""
@@ -76,9 +78,13 @@ class Columns:
         """Return the stop ids of these rows, (most stop ids that a row has, num_rows), padded with NO_ID."""
         return self._stops[: self._num_stops, rows]
 
+    def nothing_happens(self, rows: Rows, num_known: Ints, stops: Ints, token_ids: Ints) -> bool:
+        """Tell whether these tokens, one for each row, may all pass; `stops` are the rows' stop ids."""
+        return not (np.count_nonzero(num_known >= self.due[rows]) or np.count_nonzero(stops == token_ids))
+
     def append(self, rows: Rows, num_known: Ints, token_ids: Ints) -> None:
         """Add a token to each of these rows, which know `num_known` before it."""
-        self._tails[rows * TAIL + (num_known & (TAIL - 1))] = token_ids
+        self._tails[self._tail_starts[rows] + (num_known & _IN_TAIL)] = token_ids
         self.num_known[rows] = num_known + ONE
 
     def flush(self, row: int, ids: "array[int]") -> None:

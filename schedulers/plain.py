@@ -200,7 +200,8 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
         if stop:
             token_ids = token_ids[: stop.num_tokens]
         request.ids.extend(token_ids)
-        output.add_tokens(request, entry.row, token_ids)
+        output.announce(request, entry.row, token_ids)
+        output.add_tokens(entry.row, token_ids)
         if stop:
             output.add_ended(self.finish(request, stop.reason, stop.stop_reason))
         elif entry.samples and not token_ids and request.row is not None:
@@ -213,14 +214,18 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
     # --- failures ---
 
     def _fail_rows(self, step: PlainStep, done: StepDone, output: OutputBuilder) -> None:
-        """End the requests of failed rows; those that share blocks these registered recompute."""
+        """End the requests of failed rows; those that share blocks these registered recompute.
+
+        Blocks of a request that has ended meanwhile are no sounder for that.
+        """
         for failure in done.failed:
             entry = step.entries[failure.row]
-            if not self._counts(entry):
+            if entry.is_void:
                 continue
             by_row = {request.row: request for request in self.running}
             suspects = [by_row[row] for row in self.kv.withdraw(entry.row)]
-            output.add_ended(self.finish(entry.request, "error", error=failure.error))
+            if self.is_alive(entry.request):
+                output.add_ended(self.finish(entry.request, "error", error=failure.error))
             for request in suspects:
                 assert request.row is not None
                 for other in (step, *self.in_flight):

@@ -32,25 +32,18 @@ class Step(ABC):
 
 
 class OutputBuilder:
-    """Collects what a step gave, request by request."""
+    """Collects what a step gave, in the order of its rows."""
 
     def __init__(self) -> None:
         self._bound: list[Bound] = []
+        self._columns = (b"", b"", b"")
         self._rows: list[int] = []
         self._num_new: list[int] = []
         self._token_ids: list[int] = []
         self._ended: list[Ended] = []
 
-    def add_tokens(self, request: Request, row: int, token_ids: Sequence[int]) -> None:
-        """Report a request's new tokens, and the request itself before its first ones."""
-        self.announce(request, row, token_ids)
-        if token_ids:
-            self._rows.append(row)
-            self._num_new.append(len(token_ids))
-            self._token_ids += token_ids
-
     def announce(self, request: Request, row: int, token_ids: Sequence[int]) -> None:
-        """Report a request that is new in its row, if there is something to tell of it now."""
+        """Report a request that is new in its row, before its first tokens there."""
         if request.announced_row == row or not (token_ids or request.admit.sampling.prompt_logprobs is not None):
             return
         assert request.admitted is not None
@@ -58,17 +51,28 @@ class OutputBuilder:
         self._bound.append(Bound(row, request.id, request.admit.num_prompt, request.num_cached, request.admitted, text))
         request.announced_row, request.text_sent = row, True
 
+    def put_columns(self, rows: bytes, num_new: bytes, token_ids: bytes) -> None:
+        """Report the new tokens of all rows that come before those that are added one by one."""
+        self._columns = (rows, num_new, token_ids)
+
+    def add_tokens(self, row: int, token_ids: Sequence[int]) -> None:
+        """Report a row's new tokens."""
+        if token_ids:
+            self._rows.append(row)
+            self._num_new.append(len(token_ids))
+            self._token_ids += token_ids
+
     def add_ended(self, ended: Ended) -> None:
         """Report a request's end."""
         self._ended.append(ended)
 
     def build(self, done: StepDone) -> StepOutput | None:
         """Return the message, None if it would say nothing."""
-        columns = (pack_ints(self._rows), pack_ints(self._num_new), pack_ints(self._token_ids))
-        return self.build_columns(done, *columns)
-
-    def build_columns(self, done: StepDone, rows: bytes, num_new: bytes, token_ids: bytes) -> StepOutput | None:
-        """Return the message with these columns for its tokens, None if it would say nothing."""
+        rows, num_new, token_ids = self._columns
+        if self._rows:
+            rows += pack_ints(self._rows)
+            num_new += pack_ints(self._num_new)
+            token_ids += pack_ints(self._token_ids)
         if not (self._bound or rows or self._ended):
             return None if done.prompt_logprobs is None else StepOutput(prompt_logprobs=done.prompt_logprobs)
         return StepOutput(

@@ -101,7 +101,7 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
     # --- a step is made ---
 
     def _new_step(self, number: int, limit: int) -> TableStep:
-        return TableStep(number, limit, budget=limit)
+        return TableStep(number, limit)
 
     def _schedule_running(self, step: TableStep) -> None:
         if not self._num_running:
@@ -144,7 +144,7 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         """Count, by row, the steps in flight that compute it."""
         counts = np.zeros(self.rows.max_rows, np.int32)
         for step in self.in_flight:
-            counts[step.rows] += ONE
+            counts[step.all_rows()] += ONE
         return counts
 
     def _make_room(self, lane: Lane, count: int) -> int:
@@ -226,47 +226,59 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         """Take in a step's result, in the order of the steps. Returns what to publish."""
         step = self.in_flight.popleft()
         assert step.number == done.step, f"step {done.step} came back, expected {step.number}"
-        output, tokens = OutputBuilder(), (b"", b"", b"")
+        output = OutputBuilder()
         if step.is_void:
             pass
         elif done.error is not None:
             self._fail_step(step, done.error, output)
         else:
             self._fail_rows(done, output)
-            tokens = self._take_tokens(step, done, output)
+            self._take_tokens(step, done, output)
         self.rows.returned(self.last_returned())
-        return output.build_columns(done, *tokens)
+        return output.build(done)
 
-    def _take_tokens(self, step: TableStep, done: StepDone, output: OutputBuilder) -> tuple[bytes, bytes, bytes]:
-        """Take in new tokens; returns rows, num_new and token_ids to publish."""
-        columns, rows = self._columns, step.rows
+    def _take_tokens(self, step: TableStep, done: StepDone, output: OutputBuilder) -> None:
+        columns, rows, end = self._columns, step.rows, len(step.row_bytes)
         columns.num_confirmed[rows] = step.ends
-        known = columns.num_known[rows]
-        if done.num_new == ONE_TOKEN * len(rows) and not np.count_nonzero(known >= columns.due[rows]):
-            token_ids = ints(done.token_ids)
-            stops = step.lane.stops if step.lane else columns.stops(rows)
-            if not np.count_nonzero(stops == token_ids):
-                columns.append(rows, known, token_ids)
-                return step.row_bytes, done.num_new, done.token_ids
-        return self._take_some(step, done, output)
+        num_known, stops = columns.num_known[rows], step.lane.stops if step.lane else columns.stops(rows)
+        token_ids = ints(done.token_ids)
+        is_one_each = done.num_new[:end] == ONE_TOKEN * len(rows)
+        if is_one_each and columns.nothing_happens(rows, num_known, stops, token_ids[: len(rows)]):
+            columns.append(rows, num_known, token_ids[: len(rows)])
+            output.put_columns(step.row_bytes, done.num_new[:end], done.token_ids[:end])
+        else:
+            self._take_some(step, ints(done.num_new)[: len(rows)], token_ids, output)
+        if step.chunks:
+            self._take_chunks(step, ints(done.num_new)[len(rows) :].tolist(), token_ids, output)
 
-    def _take_some(self, step: TableStep, done: StepDone, output: OutputBuilder) -> tuple[bytes, bytes, bytes]:
-        """Take in new tokens where some rows need a closer look."""
+    def _take_some(self, step: TableStep, num_new: Ints, token_ids: Ints, output: OutputBuilder) -> None:
+        """Take in new tokens of `step.rows`, where something happens to some of them."""
         columns, rows = self._columns, step.rows
-        num_new, token_ids = ints(done.num_new), ints(done.token_ids)
-        starts, known = np.cumsum(num_new) - num_new, columns.num_known[rows]
+        num_known, ends = columns.num_known[rows], num_new.cumsum()
+        starts = ends - num_new
         first_ids = np.append(token_ids, np.int32(NO_ID))[starts]
         has_stop = (columns.stops(rows) == first_ids).any(axis=0)
-        is_special = (num_new != ONE) | (known >= columns.due[rows]) | has_stop
-        passes = ~is_special
-        columns.append(rows[passes], known[passes], first_ids[passes])
+        passes = ~((num_new != ONE) | (num_known >= columns.due[rows]) | has_stop)
+        columns.append(rows[passes], num_known[passes], first_ids[passes])
         kept = num_new.copy()
-        for i in np.flatnonzero(is_special).tolist():
-            of_row = token_ids[starts[i] : starts[i] + num_new[i]].tolist()
-            kept[i] = self._take_row(int(rows[i]), of_row, step.samples(i), output)
-        is_kept = np.arange(len(token_ids)) - np.repeat(starts, num_new) < np.repeat(kept, num_new)
+        for place in (~passes).nonzero()[0].tolist():
+            of_row = token_ids[starts[place] : ends[place]].tolist()
+            kept[place] = self._take_row(int(rows[place]), of_row, True, output)
         has_any = kept > 0
-        return pack_ints(rows[has_any]), pack_ints(kept[has_any]), pack_ints(token_ids[is_kept])
+        is_kept = np.arange(num_new.sum()) - starts.repeat(num_new) < kept.repeat(num_new)
+        output.put_columns(
+            pack_ints(rows[has_any]), pack_ints(kept[has_any]), pack_ints(token_ids[: len(is_kept)][is_kept])
+        )
+
+    def _take_chunks(self, step: TableStep, num_new: list[int], token_ids: Ints, output: OutputBuilder) -> None:
+        """Take in the new tokens of a step's chunks, which are the last."""
+        at = len(token_ids) - sum(num_new)
+        for (row, chunk), count in zip(step.chunks.items(), num_new, strict=True):
+            self._columns.num_confirmed[row] = chunk.end
+            of_row = token_ids[at : at + count].tolist()
+            kept = self._take_row(row, of_row, chunk.samples, output)
+            output.add_tokens(row, of_row[:kept])
+            at += count
 
     def _take_row(self, row: int, token_ids: list[int], samples: bool, output: OutputBuilder) -> int:
         """Take in new tokens of one row; returns how many of them count."""
@@ -301,19 +313,23 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
     # --- failures ---
 
     def _fail_rows(self, done: StepDone, output: OutputBuilder) -> None:
-        """End the requests of failed rows; those that share blocks these registered recompute."""
+        """End the requests of failed rows; those that share blocks these registered recompute.
+
+        Blocks of a request that has ended meanwhile are no sounder for that.
+        """
         for failure in done.failed:
             request = self._requests[failure.row]
-            if request is None or not self.is_alive(request):
+            if request is None:
                 continue
             suspects = [self._request(row) for row in self.kv.withdraw(failure.row)]
-            output.add_ended(self.finish(request, "error", error=failure.error))
+            if self.is_alive(request):
+                output.add_ended(self.finish(request, "error", error=failure.error))
             for suspect in suspects:
                 self.preempt(suspect, keep_cache=False)
 
     def _fail_step(self, step: TableStep, error: ErrorInfo, output: OutputBuilder) -> None:
         """End the requests of a failed step; all others recompute on a runner that starts anew."""
-        for row in step.rows.tolist():
+        for row in step.all_rows():
             request = self._requests[row]
             if request is not None and self.is_alive(request):
                 output.add_ended(self.finish(request, "error", error=error))
@@ -340,5 +356,5 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         for request in self.running_requests():
             assert len(request.ids) <= request.num_known < len(request.ids) + TAIL
         for step in self.in_flight:
-            num_tokens = step.num_lane_rows + sum(chunk.num_tokens for chunk in step.chunks.values())
+            num_tokens = len(step.rows) + sum(chunk.num_tokens for chunk in step.chunks.values())
             assert 0 < num_tokens == step.limit - step.budget <= step.limit

@@ -1,6 +1,5 @@
-"""TableStep: a step of the table scheduler, as columns."""
+"""TableStep: a step of the table scheduler: rows of a lane, one token each, then chunks of other rows."""
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +12,11 @@ from headrace.schedulers.step import Step
 
 ONE_TOKEN = pack_ints([1])
 _NO_ROWS: Rows = np.zeros(0, np.intp)
-_NO_INTS: Ints = np.zeros(0, np.int32)
+_NO_ENDS: Ints = np.zeros(0, np.int32)
 
 
 class Chunk(NamedTuple):
-    """A row of a step that isn't in its lane."""
+    """A row of a step that isn't of its lane."""
 
     num_tokens: int
     end: int
@@ -26,19 +25,21 @@ class Chunk(NamedTuple):
     bind: BindRow | None
 
 
-@dataclass(slots=True, eq=False)
 class TableStep(Step):
-    """A step as columns: first the rows of a lane, one token each, then chunks."""
+    """A step: `rows` take one token each and sample, then come `chunks`, by row."""
 
-    lane: Lane | None = None
-    """Whose rows these are, all of them."""
-    rows: Rows = field(default_factory=lambda: _NO_ROWS)
-    ends: Ints = field(default_factory=lambda: _NO_INTS)
-    """Tokens that are computed after the step, by row."""
-    chunks: dict[int, Chunk] = field(default_factory=dict)
-    """By row; `rows` and `ends` get them when the step is complete."""
-    row_bytes: bytes = b""
-    num_lane_rows: int = 0
+    __slots__ = ("chunks", "ends", "lane", "row_bytes", "rows")
+
+    def __init__(self, number: int, limit: int) -> None:
+        super().__init__(number, limit, budget=limit)
+        self.lane: Lane | None = None
+        """Whose rows these are, all of them."""
+        self.rows = _NO_ROWS
+        self.ends = _NO_ENDS
+        """Tokens of the request that are computed after the step, by row."""
+        self.row_bytes = b""
+        """Of `rows`, once the step is complete."""
+        self.chunks: dict[int, Chunk] = {}
 
     def __len__(self) -> int:
         """Count its rows."""
@@ -62,21 +63,18 @@ class TableStep(Step):
         """Tell whether a row is in."""
         return row in self.chunks or bool(np.count_nonzero(self.rows == row))
 
-    def samples(self, place: int) -> bool:
-        """Tell whether the row at this place of the complete step samples a token."""
-        return place < self.num_lane_rows or self.chunks[int(self.rows[place])].samples
+    def all_rows(self) -> list[int]:
+        """Return its rows in the order of the message."""
+        return [*self.rows.tolist(), *self.chunks]
 
     def message(self, tables: bytes, reset: bool) -> RunStep:
         """Complete the step, and return it as the runner gets it."""
-        self.num_lane_rows = len(self.rows)
+        self.row_bytes = rows = self.lane.row_bytes if self.lane else pack_ints(self.rows)
         num_tokens = ONE_TOKEN * len(self.rows)
         bound: tuple[BindRow, ...] = ()
         if self.chunks:
             chunks = self.chunks.values()
-            self.rows = np.concatenate((self.rows, np.fromiter(self.chunks, np.intp)))
-            self.ends = np.concatenate((self.ends, np.array([chunk.end for chunk in chunks], np.int32)))
+            rows += pack_ints(list(self.chunks))
             num_tokens += pack_ints([chunk.num_tokens for chunk in chunks])
             bound = tuple(chunk.bind for chunk in chunks if chunk.bind)
-            self.lane = None
-        self.row_bytes = self.lane.row_bytes if self.lane else pack_ints(self.rows)
-        return RunStep(self.number, self.row_bytes, num_tokens, bound, tables, reset)
+        return RunStep(self.number, rows, num_tokens, bound, tables, reset)

@@ -416,6 +416,30 @@ def test_rows_that_hit_the_blocks_of_a_failed_row_recompute(script):
     h.check_idle()
 
 
+@pytest.mark.parametrize("end", ["abort", "stop"])
+def test_rows_that_hit_the_blocks_of_a_row_that_ended_before_it_failed_recompute(script, end):
+    h = Harness(runner=script(tokens=[5, 6, 7, 8], faults=[{"kind": "nan", "index": 0, "prompt": 1, "times": 1}]))
+    prompt = [1, *range(10, 42)]
+    failing = h.add(prompt, 4)
+    h.schedule()
+    sharing = h.add(prompt, 4)
+    assert h.schedule().bound[0].num_computed == 32
+    if end == "abort":
+        h.abort(failing)
+    else:
+        h.stop(failing, 0)
+    h.complete()
+    assert h.schedule() is None, "it waits for its step in flight, whose token is void"
+    h.complete()
+    assert h.tokens[sharing] == []
+    assert h.schedule().bound[0].num_computed == 0, "nothing of the failed row is found"
+    h.complete()
+    h.run()
+    assert (h.tokens[sharing], h.reason(sharing)) == ([5, 6, 7, 8], "length")
+    assert h.reason(failing) == end
+    h.check_idle()
+
+
 def test_a_failed_step_ends_its_own_requests_and_others_recompute(script):
     h = Harness(runner=script(tokens=[5, 6, 7, 8], faults=[{"kind": "raise", "step": 2}]), max_num_batched_tokens=8)
     inside, outside = h.add([1] * 6, 4), h.add([2] * 20, 4)
