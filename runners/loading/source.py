@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.errors import ModelFileDamaged, UnsupportedModel
+from headrace.runners.loading.progress import with_progress
 from headrace.runners.models.contract import Family, Parameter
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def load_parameters(
     stored = [parameter for parameter in parameters if parameter.tied_to is None]
     stored.sort(key=lambda parameter: -math.prod(parameter.shape))
     with ThreadPoolExecutor(threads, "loading") as pool:
-        tensors = pool.map(lambda parameter: source.read(parameter, dtype), stored)
+        read = pool.map(lambda parameter: source.read(parameter, dtype), stored)
+        tensors = with_progress(read, len(stored), "tensors")
         weights = {parameter.name: tensor for parameter, tensor in zip(stored, tensors, strict=True)}
     for parameter in parameters:
         if parameter.tied_to is not None:

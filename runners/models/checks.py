@@ -13,7 +13,10 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
 """A dimension; the upper bound keeps a damaged file from asking for all memory."""
 LayerCount = Annotated[int, msgspec.Meta(ge=1, le=1 << 10)]
 ContextLength = Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Window = Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
+"""Tokens that a query sees; a runner counts them in 32 bits."""
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+"""The upper bound keeps what is computed from it finite."""
 
 
 def checked(where: str, kind: type[T], values: Mapping[str, Any]) -> T:

@@ -5,12 +5,11 @@ norms of queries and keys, windows, scales. How they read it from files: reading
 Sources: Touvron et al. 2023 (LLaMA); Ainslie et al. 2023 (grouped-query attention); Shazeer 2020 (gated networks).
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from msgspec import Struct
 
-from headrace.runners.models.checks import ContextLength, LayerCount, Positive, Size
+from headrace.runners.models.checks import ContextLength, LayerCount, Positive, Size, Window
 from headrace.runners.models.contract import Parameter
 from headrace.runners.models.rope import Rope
 
@@ -28,7 +27,7 @@ HEAD = "lm_head.weight"
 class DecoderLayerConfig(Struct, frozen=True):
     """How one layer attends."""
 
-    window: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    window: Window | None = None
     """Tokens that a query sees, itself included; None: all before it."""
     rope: int = 0
     """Index into DecoderConfig.ropes."""

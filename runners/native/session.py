@@ -14,6 +14,7 @@ from headrace.core.errors import UnsupportedModel
 from headrace.core.interfaces import Batch, RunnerContext
 from headrace.core.messages import KVGroup, RunnerReady
 from headrace.kv.layout import choose_num_blocks
+from headrace.runners.loading.progress import with_progress
 from headrace.runners.models.decoder import DecoderConfig
 from headrace.runners.models.registry import find_family
 from headrace.runners.models.rope import Rope
@@ -124,7 +125,7 @@ class Session:
         assert weights is not None
         layers = [
             native.Layer(**weights.layer(self._team, index), window=layer.window or 0, group=0, rotary=layer.rope)
-            for index, layer in enumerate(model.layers)
+            for index, layer in enumerate(with_progress(model.layers, len(model.layers), "layers"))
         ]
         num_blocks: NDArray[np.int32] = np.array([group.num_blocks + 1 for group in facts.groups], dtype=np.int32)
         frequencies = [rope.frequencies(model.head_dim) for rope in model.ropes]
