@@ -79,7 +79,8 @@ class Endpoint:
         """Answer one request. Raises HeadraceError where nothing was sent yet."""
         headers = Headers(scope=scope)
         try:
-            body = await read_body(receive, headers, self._service.options.max_body_bytes)
+            async with self._service.reading():
+                body = await read_body(receive, headers, self._service.options.max_body_bytes)
             await while_connected(receive, self._handle(body, headers, Reply(send)))
         except ClientGone:
             return

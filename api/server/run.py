@@ -137,14 +137,14 @@ async def _serve(service: Service, listener: socket.socket, stop: Stop, announce
         stopped = group.create_task(stop.asked.wait(), name="headrace-stop-asked")
         await server.is_listening.wait()
         announce(address_of(listener))
-        await asyncio.wait((serving, failed, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if failed.done():
+        done, _ = await asyncio.wait((serving, failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+        has_failed = failed in done  # later it may end because it was told to
+        if has_failed:
             log.error("the server ends: %s", failed.result())
-        elif stopped.done():
+        elif stopped in done:
             await _drain(service, stop)
         server.leave.set()
         await serving
-        has_failed = failed.done()
         failed.cancel()
         stopped.cancel()
     return FAILED if has_failed else 0

@@ -13,6 +13,7 @@ from headrace.server.metrics import Metrics, Observed
 from headrace.server.options import ServerOptions
 from headrace.stream import Streams
 
+LEAVING = "the server is shutting down; send the request to another one"
 ABORT_DEADLINE_S = 3.0
 """How long aborted requests may take to say their last chunk."""
 
@@ -29,6 +30,7 @@ class Service:
         self.is_draining = False
         self._num_open = 0
         self._running: set[Streams] = set()
+        self._reading: set[asyncio.Timeout] = set()
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
 
@@ -47,7 +49,7 @@ class Service:
     def admitted(self) -> Iterator[None]:
         """Count an HTTP request as open. Raises EngineClosed while draining, HttpError 429 past the limit."""
         if self.is_draining:
-            raise EngineClosed("the server is shutting down; send the request to another one")
+            raise EngineClosed(LEAVING)
         limit = self.options.max_open_requests
         if limit is not None and self._num_open >= limit:
             text = f"{self._num_open} requests are open, limit is {limit} (--max-open-requests); try again later"
@@ -62,6 +64,19 @@ class Service:
                 self._is_quiet.set()
 
     @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Wait for the rest of a request. Raises EngineClosed if it isn't there when open requests are aborted."""
+        try:
+            async with asyncio.timeout(None) as wait:
+                self._reading.add(wait)
+                try:
+                    yield
+                finally:
+                    self._reading.discard(wait)
+        except TimeoutError:
+            raise EngineClosed(LEAVING) from None
+
+    @asynccontextmanager
     async def running(self, asks: Sequence[Ask], streams: Streams) -> AsyncIterator[Observed]:
         """Read requests of the engine, measured; leaving ends what of them is still open."""
         self._running.add(streams)
@@ -72,13 +87,19 @@ class Service:
             await streams.aclose()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more requests, let the open ones end, and abort those that are left after `timeout_s`."""
+        """Take no more requests, let the open ones end, and abort those that are left after `timeout_s`.
+
+        An engine that doesn't answer is closed, so that they end with an error.
+        """
         self.is_draining = True
         if await self._wait_quiet(timeout_s):
             return
+        for wait in list(self._reading):
+            wait.reschedule(asyncio.get_running_loop().time())
         for streams in list(self._running):
             await streams.abort()
-        await self._wait_quiet(ABORT_DEADLINE_S)
+        if not await self._wait_quiet(ABORT_DEADLINE_S):
+            await self.engine.close()
 
     async def _wait_quiet(self, timeout_s: float) -> bool:
         try:

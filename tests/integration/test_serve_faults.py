@@ -174,6 +174,26 @@ def test_F13_signals_end_the_command_whatever_it_does(name, when, count, is_stri
             pass
 
 
+@pytest.mark.verify
+@pytest.mark.parametrize("count", [1, 2])
+def test_F13_a_core_that_hangs_keeps_nobody_waiting_for_the_end(count):
+    async def test():
+        readings = [Reading([number], ENDLESS) for number in range(4)]
+        await start(served.address, *readings)
+        children = served.pids()
+        os.kill(served.pids("core")[0], signal.SIGSTOP)
+        with Within(10, True):
+            with Within(5, True):
+                served.process.send_signal(signal.SIGINT)
+                await finish(*readings)
+            assert await in_thread(served.process.wait, HANG_GUARD_S) == 0
+        assert all(reading.error for reading in readings)
+        assert not any(map(is_alive, children))
+
+    with serving("--api-server-count", str(count)) as served:
+        run(test)
+
+
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.verify), 2])
 def test_F14_sigterm_lets_streams_end(count):
     async def test():

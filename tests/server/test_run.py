@@ -69,6 +69,17 @@ def test_a_second_signal_does_not_wait_for_the_first_ones_drain():
         assert server.exit_code.result(60) == 0
 
 
+def test_F14_a_request_that_never_comes_whole_gets_503_and_does_not_hold_up_the_end():
+    with serving(drain_timeout_s=60, checks_idle=False) as server:
+        with server.connect() as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{")
+            while b"headrace:http_requests_open 1.0" not in server.get("/metrics").body:
+                pass
+            server.ask_to_stop(signal.SIGINT)
+            assert read_all(connection).startswith(b"HTTP/1.1 503 ")
+        assert server.exit_code.result(60) == 0
+
+
 def test_F01_the_server_ends_with_1_when_its_engine_has_ended():
     with serving(endless(), checks_idle=False) as server:
         with server.send("/v1/completions", LONG) as connection:
