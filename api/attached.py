@@ -10,7 +10,7 @@ from headrace.core.errors import EngineClosed
 from headrace.core.messages import RunnerReady
 from headrace.core.process import Closed, Down, Epoch
 from headrace.frontend import Frontend
-from headrace.split import LocalPort
+from headrace.split import LocalPort, serve_frontend
 
 Told = Epoch | Down | Closed
 
@@ -38,7 +38,7 @@ class Attached:
         facts: asyncio.Future[RunnerReady] = asyncio.get_running_loop().create_future()
         self._tasks = [
             asyncio.create_task(self._follow(port, facts), name="headrace-follow"),
-            asyncio.create_task(frontend.inbox.serve(frontend.handle), name="headrace-frontend"),
+            asyncio.create_task(serve_frontend(frontend), name="headrace-frontend"),
         ]
         return await facts
 

@@ -235,7 +235,7 @@ class Split:
         """Start the processes and connect the frontend."""
         self._launcher = Launcher(self._config, self._model, [LocalPort(frontend, self._context)], self._context)
         facts = await self._launcher.start()
-        self._serving = asyncio.create_task(_serve(frontend), name="headrace-frontend")
+        self._serving = asyncio.create_task(serve_frontend(frontend), name="headrace-frontend")
         return facts
 
     def pids(self) -> dict[str, int]:
@@ -258,7 +258,7 @@ class Split:
         self._context.destroy(linger=0)
 
 
-async def _serve(frontend: Frontend) -> None:
+async def serve_frontend(frontend: Frontend) -> None:
     """Hand out what comes back, until cancelled."""
     try:
         await frontend.inbox.serve(frontend.handle)
