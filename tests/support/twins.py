@@ -88,8 +88,9 @@ class Twins:
         family, shared = 100 * chance.randrange(2), chance.choice([0, 5, 12, 12, 30])
         prompt = [family + i for i in range(shared)] + chance.choices(range(VOCAB), k=chance.randint(1, 8))
         stop_ids = chance.choice([(), (), (1,), (1, 2), tuple(range(MAX_STOPS + 2))])
+        room = self.plain.facts.max_model_len - len(prompt)  # what the input process sees to
         request = {
-            "max_tokens": chance.randint(1, most_tokens),
+            "max_tokens": min(chance.randint(1, most_tokens), room),
             "sampling": replace(GREEDY, prompt_logprobs=chance.choice([None, None, None, 0])),
             "priority": chance.randrange(4),
             "stop_ids": stop_ids,
