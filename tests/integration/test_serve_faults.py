@@ -67,6 +67,25 @@ def test_F01_sixteen_streams_survive_the_death_of_any_process(role, is_strict):
         run(test)
 
 
+@pytest.mark.verify
+@pytest.mark.parametrize(("runner", "max_tokens"), [("torch", 16), ("native", 60)])
+def test_F01_a_real_model_goes_on_with_the_same_text(runner, max_tokens, smollm2):
+    async def test():
+        prompts = [f"Once upon a time there were {i + 2} friends who" for i in range(16)]
+        whole, disturbed = ([Reading(prompt, max_tokens) for prompt in prompts] for _ in range(2))
+        await start(served.address, *whole)
+        await finish(*whole)
+        await start(served.address, *disturbed)
+        served.kill("core")
+        await finish(*disturbed)
+        assert [reading.text for reading in disturbed] == [reading.text for reading in whole]
+        assert len({reading.text for reading in whole}) > 8
+
+    options = ("--runner", runner, "--tokenizer", "huggingface", "--max-model-len", "1024", "--num-kv-blocks", "512")
+    with serving(str(smollm2), *options, "--deterministic") as served:
+        run(test)
+
+
 @pytest.mark.parametrize(("count", "is_strict"), cases([(1,), (2,)], (1,)))
 def test_F01_when_restarts_run_out_clients_get_an_error_and_the_command_ends(count, is_strict):
     async def test():

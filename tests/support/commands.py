@@ -113,7 +113,7 @@ def serving(*options: str, waits: bool = True) -> Iterator[Command]:
 class Reading:
     """A completion being streamed: its text so far, and how it ended."""
 
-    def __init__(self, prompt: list[int], max_tokens: int) -> None:
+    def __init__(self, prompt: str | list[int], max_tokens: int) -> None:
         self.prompt = prompt
         self.max_tokens = max_tokens
         self.text = ""
@@ -124,7 +124,13 @@ class Reading:
 
     async def read(self, address: str) -> None:
         """Stream it to its end, an error of the server or of the connection."""
-        body = {"prompt": self.prompt, "max_tokens": self.max_tokens, "temperature": 0, "stream": True}
+        body = {
+            "prompt": self.prompt,
+            "max_tokens": self.max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+        }
         timeout = aiohttp.ClientTimeout(HANG_GUARD_S)
         try:
             async with (
