@@ -24,13 +24,13 @@ class BlockGroup:
         self.pool.share(hits)
         return [*hits, *self.pool.take_many(num_new)]
 
-    def register(self, block: int, digest: bytes) -> None:
-        """Cache a held block. A free block of the same content makes way: one copy nobody uses is enough."""
-        twin = self.index.get(digest)
-        if twin is not None and not self.pool.refs[twin]:
-            self.unregister(twin)
-        self.index.add(block, digest)
-        self.pool.keep(block)
+    def register(self, blocks: Sequence[int], digests: Sequence[bytes]) -> None:
+        """Cache held blocks. Free blocks of the same content make way: one copy nobody uses is enough."""
+        for twin in self.index.known(digests):
+            if not self.pool.refs[twin]:
+                self.unregister(twin)
+        self.index.add(blocks, digests)
+        self.pool.keep(blocks)
 
     def unregister(self, block: int) -> None:
         """Cache a block no longer."""

@@ -59,6 +59,7 @@ class PagedKV:
         self.block_size = block_size
         self.tables = np.zeros((len(num_blocks), max_rows, max_blocks), np.int32)
         """(num_groups, max_rows, max_blocks), block ids; of a row only its blocks count. Read only."""
+        self._most_blocks = np.array(max_blocks, np.int32)
         self._groups = [BlockGroup(count, group, listener) for group, count in enumerate(num_blocks)]
         self._rows: list[_Row | None] = [None] * max_rows
         self._num_blocks = np.zeros(max_rows, np.int32)
@@ -125,8 +126,10 @@ class PagedKV:
     def add_blocks(self, rows: NDArray[np.intp]) -> bool:
         """Add a block to each of these rows, in their order. False: blocks are lacking, nothing changed."""
         held = self._num_blocks[rows]
-        if not held.all():
+        if np.count_nonzero(held) < len(rows):
             raise RuntimeError(f"one of the rows {rows.tolist()} is not bound")
+        if np.count_nonzero(held == self._most_blocks):
+            raise RuntimeError(f"one of the rows {rows.tolist()} holds {self._most_blocks} blocks, which is the most")
         if not all(group.has_room((), len(rows)) for group in self._groups):
             return False
         for number, group in enumerate(self._groups):
@@ -143,8 +146,7 @@ class PagedKV:
         if end <= first or not state.registers:
             return
         for table, group in zip(self.tables[:, row], self._groups, strict=True):
-            for block, digest in zip(table[first:end].tolist(), digests[first:end], strict=True):
-                group.register(block, digest)
+            group.register(table[first:end].tolist(), digests[first:end])
         state.num_registered = end
 
     def release(self, row: int, token_ids: Ints) -> None:

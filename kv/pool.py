@@ -81,11 +81,13 @@ class BlockPool:
         if listed:
             self._link(listed)
 
-    def keep(self, block: int) -> None:
-        """Mark a held block as cached: once free, it is taken after all plain ones."""
-        if not self.refs[block]:
-            raise RuntimeError(f"block {block} is to be kept, but nobody holds it")
-        self._cached[block] = True
+    def keep(self, blocks: Iterable[int]) -> None:
+        """Mark held blocks as cached: once free, they are taken after all plain ones."""
+        refs, cached = self.refs, self._cached
+        for block in blocks:
+            if not refs[block]:
+                raise RuntimeError(f"block {block} is to be kept, but nobody holds it")
+            cached[block] = True
 
     def drop(self, block: int) -> None:
         """Undo `keep`: a free block becomes a plain one."""

@@ -87,9 +87,10 @@ class PrefixIndex:
         """Count digests."""
         return len(self._block_of)
 
-    def get(self, digest: bytes) -> int | None:
-        """Find one block with this content."""
-        return self._block_of.get(digest)
+    def known(self, digests: Iterable[bytes]) -> list[int]:
+        """Return one block for each of these digests that is known."""
+        block_of = self._block_of
+        return [block_of[digest] for digest in digests if digest in block_of]
 
     def find(self, digests: Iterable[bytes]) -> list[int]:
         """Return blocks that hold the longest known start of a chain."""
@@ -101,15 +102,17 @@ class PrefixIndex:
             blocks.append(block)
         return blocks
 
-    def add(self, block: int, digest: bytes) -> None:
-        """Make a block that isn't registered findable by its digest."""
-        if self.digests[block] is not None:
-            raise RuntimeError(f"block {block} is registered already")
-        self.digests[block] = digest
-        if self._block_of.setdefault(digest, block) != block:
-            self._twins.setdefault(digest, []).append(block)
-        if self._listener:
-            self._listener(BlockStored(self._group, block, digest))
+    def add(self, blocks: Sequence[int], digests: Sequence[bytes]) -> None:
+        """Make blocks that aren't registered findable, each by its digest."""
+        of_block, block_of = self.digests, self._block_of
+        for block, digest in zip(blocks, digests, strict=True):
+            if of_block[block] is not None:
+                raise RuntimeError(f"block {block} is registered already")
+            of_block[block] = digest
+            if block_of.setdefault(digest, block) != block:
+                self._twins.setdefault(digest, []).append(block)
+            if self._listener:
+                self._listener(BlockStored(self._group, block, digest))
 
     def remove(self, blocks: Iterable[int]) -> None:
         """Make these registered blocks unfindable, each on its own: twins of equal content stay."""

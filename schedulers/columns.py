@@ -78,10 +78,6 @@ class Columns:
         """Return the stop ids of these rows, (most stop ids that a row has, num_rows), padded with NO_ID."""
         return self._stops[: self._num_stops, rows]
 
-    def nothing_happens(self, rows: Rows, num_known: Ints, stops: Ints, token_ids: Ints) -> bool:
-        """Tell whether these tokens, one for each row, may all pass; `stops` are the rows' stop ids."""
-        return not (np.count_nonzero(num_known >= self.due[rows]) or np.count_nonzero(stops == token_ids))
-
     def append(self, rows: Rows, num_known: Ints, token_ids: Ints) -> None:
         """Add a token to each of these rows, which know `num_known` before it."""
         self._tails[self._tail_starts[rows] + (num_known & _IN_TAIL)] = token_ids

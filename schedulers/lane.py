@@ -37,7 +37,7 @@ class Lane:
     def full(self, count: int) -> Rows:
         """Find which of the first `count` rows lack room for their next token."""
         is_full = self.ends[:count] >= self._room[:count]
-        return np.flatnonzero(is_full) if np.count_nonzero(is_full) else _NONE
+        return is_full.nonzero()[0] if np.count_nonzero(is_full) else _NONE
 
     def add_block(self, full: Rows) -> None:
         """Note that these of its rows have a block more."""

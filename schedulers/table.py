@@ -4,6 +4,7 @@ A step in which rows only decode costs a few operations on arrays, however many 
 for rows that something happens to: admission, a prefill chunk, a full block, a stop, the end. No asyncio, no torch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +16,7 @@ from headrace.core.interfaces import AddsBlocks, SchedulerContext
 from headrace.core.messages import BindRow, StepDone, StepOutput
 from headrace.schedulers.base import BaseScheduler
 from headrace.schedulers.budget import chunk_size, find_stop
-from headrace.schedulers.columns import MAX_STOPS, NO_ID, ONE, TAIL, Columns, Rows
+from headrace.schedulers.columns import MAX_STOPS, ONE, TAIL, Columns, Rows
 from headrace.schedulers.lane import Lane
 from headrace.schedulers.request import Request, facts_of
 from headrace.schedulers.step import OutputBuilder
@@ -91,7 +92,7 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
 
     def _remove_running(self, row: int) -> None:
         running = self._running[: self._num_running]
-        place = int(np.flatnonzero(running == row)[0])
+        place = int((running == row).argmax())
         running[place:-1] = running[place + 1 :]
         self._num_running -= 1
 
@@ -238,46 +239,45 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         return output.build(done)
 
     def _take_tokens(self, step: TableStep, done: StepDone, output: OutputBuilder) -> None:
-        columns, rows, end = self._columns, step.rows, len(step.row_bytes)
-        columns.num_confirmed[rows] = step.ends
-        num_known, stops = columns.num_known[rows], step.lane.stops if step.lane else columns.stops(rows)
-        token_ids = ints(done.token_ids)
-        is_one_each = done.num_new[:end] == ONE_TOKEN * len(rows)
-        if is_one_each and columns.nothing_happens(rows, num_known, stops, token_ids[: len(rows)]):
-            columns.append(rows, num_known, token_ids[: len(rows)])
-            output.put_columns(step.row_bytes, done.num_new[:end], done.token_ids[:end])
-        else:
-            self._take_some(step, ints(done.num_new)[: len(rows)], token_ids, output)
+        num_rows, num_new, token_ids = len(step.rows), ints(done.num_new), ints(done.token_ids)
+        self._columns.num_confirmed[step.rows] = step.ends
+        if done.num_new[: len(step.row_bytes)] != ONE_TOKEN * num_rows:  # rows failed, or gave nothing
+            self._take_each(step, step.all_rows(), num_new, token_ids, output)
+            return
+        self._take_lane(step, token_ids[:num_rows], output)
         if step.chunks:
-            self._take_chunks(step, ints(done.num_new)[len(rows) :].tolist(), token_ids, output)
+            self._take_each(step, step.chunks, num_new[num_rows:], token_ids[num_rows:], output)
 
-    def _take_some(self, step: TableStep, num_new: Ints, token_ids: Ints, output: OutputBuilder) -> None:
-        """Take in new tokens of `step.rows`, where something happens to some of them."""
+    def _take_lane(self, step: TableStep, token_ids: Ints, output: OutputBuilder) -> None:
+        """Take in one new token of each of `step.rows`: at once, but for rows that something happens to."""
         columns, rows = self._columns, step.rows
-        num_known, ends = columns.num_known[rows], num_new.cumsum()
-        starts = ends - num_new
-        first_ids = np.append(token_ids, np.int32(NO_ID))[starts]
-        has_stop = (columns.stops(rows) == first_ids).any(axis=0)
-        passes = ~((num_new != ONE) | (num_known >= columns.due[rows]) | has_stop)
-        columns.append(rows[passes], num_known[passes], first_ids[passes])
-        kept = num_new.copy()
-        for place in (~passes).nonzero()[0].tolist():
-            of_row = token_ids[starts[place] : ends[place]].tolist()
-            kept[place] = self._take_row(int(rows[place]), of_row, True, output)
-        has_any = kept > 0
-        is_kept = np.arange(num_new.sum()) - starts.repeat(num_new) < kept.repeat(num_new)
-        output.put_columns(
-            pack_ints(rows[has_any]), pack_ints(kept[has_any]), pack_ints(token_ids[: len(is_kept)][is_kept])
-        )
+        num_known, stops = columns.num_known[rows], step.lane.stops if step.lane else columns.stops(rows)
+        is_due, is_stop = num_known >= columns.due[rows], stops == token_ids
+        columns.append(rows, num_known, token_ids)
+        kept = [True]
+        if np.count_nonzero(is_due) or np.count_nonzero(is_stop):
+            places = (is_due | is_stop.any(axis=0)).nonzero()[0]
+            columns.num_known[rows[places]] = num_known[places]  # as if they had got nothing yet
+            some = zip(rows[places].tolist(), token_ids[places].tolist(), strict=True)
+            kept = [self._take_row(row, [token_id], True, output) > 0 for row, token_id in some]
+        if all(kept):
+            output.put_columns(step.row_bytes, ONE_TOKEN * len(rows), token_ids.tobytes())
+        else:
+            stays = np.ones(len(rows), np.bool_)
+            stays[places] = kept
+            output.put_columns(pack_ints(rows[stays]), ONE_TOKEN * int(stays.sum()), token_ids[stays].tobytes())
 
-    def _take_chunks(self, step: TableStep, num_new: list[int], token_ids: Ints, output: OutputBuilder) -> None:
-        """Take in the new tokens of a step's chunks, which are the last."""
-        at = len(token_ids) - sum(num_new)
-        for (row, chunk), count in zip(step.chunks.items(), num_new, strict=True):
-            self._columns.num_confirmed[row] = chunk.end
-            of_row = token_ids[at : at + count].tolist()
-            kept = self._take_row(row, of_row, chunk.samples, output)
-            output.add_tokens(row, of_row[:kept])
+    def _take_each(
+        self, step: TableStep, rows: Iterable[int], num_new: Ints, token_ids: Ints, output: OutputBuilder
+    ) -> None:
+        """Take in new tokens of these rows of a step, one row after the other."""
+        ids, at = token_ids.tolist(), 0
+        for row, count in zip(rows, num_new.tolist(), strict=True):
+            chunk = step.chunks.get(row)
+            if chunk:
+                self._columns.num_confirmed[row] = chunk.end
+            kept = self._take_row(row, ids[at : at + count], chunk is None or chunk.samples, output)
+            output.add_tokens(row, ids[at : at + kept])
             at += count
 
     def _take_row(self, row: int, token_ids: list[int], samples: bool, output: OutputBuilder) -> int:

@@ -244,6 +244,41 @@ def test_a_failed_growth_changes_nothing() -> None:
     kv.check_invariants()
 
 
+def test_adding_blocks_to_many_rows_is_growing_each_of_them() -> None:
+    at_once, one_by_one = make(9, 9), make(9, 9)
+    for kv in (at_once, one_by_one):
+        for row in (2, 0, 5):
+            admit(kv, row, ids(BS, first=100 * row))
+        kv.take_changes()
+    rows = np.array([5, 2])
+    assert at_once.add_blocks(rows)
+    assert all(one_by_one.grow(row, 2 * BS) for row in rows.tolist())
+    assert (at_once.tables == one_by_one.tables).all()
+    changes = [sorted(ints(kv.take_changes()).reshape(-1, 4).tolist()) for kv in (at_once, one_by_one)]
+    assert changes[0] == changes[1]
+    at_once.check_invariants()
+
+
+def test_adding_more_blocks_than_are_free_changes_nothing() -> None:
+    kv = make(8, 3)
+    for row in (0, 1):
+        admit(kv, row, ids(BS, first=100 * row))
+    kv.take_changes()
+    assert not kv.add_blocks(np.array([0, 1]))
+    assert (kv.stats().num_free, kv.take_changes()) == (7, b"")
+    kv.check_invariants()
+
+
+def test_adding_blocks_to_a_row_in_the_wrong_state_raises() -> None:
+    kv = make(40)
+    admit(kv, 0, ids(32 * BS))
+    with pytest.raises(RuntimeError, match="one of the rows \\[0, 1\\] is not bound"):
+        kv.add_blocks(np.array([0, 1]))
+    with pytest.raises(RuntimeError, match="holds 32 blocks, which is the most"):
+        kv.add_blocks(np.array([0]))
+    kv.check_invariants()
+
+
 def test_a_hit_is_what_all_groups_hold() -> None:
     kv = make(8, 3)
     serve(kv, ids(48))

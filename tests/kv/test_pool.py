@@ -13,7 +13,7 @@ def cached_pool(num_blocks: int) -> tuple[BlockPool, list[list[int]]]:
     pool = BlockPool(num_blocks, evicted=lambda blocks: evictions.append(list(blocks)))
     blocks = pool.take_many(num_blocks)
     for block in blocks:
-        pool.keep(block)
+        pool.keep([block])
     pool.give(sorted(blocks))
     return pool, evictions
 
@@ -68,7 +68,7 @@ def test_giving_back_what_nobody_holds_raises(block: int) -> None:
 def test_C08_an_id_twice_in_one_give_raises_and_frees_it_once() -> None:
     pool = BlockPool(4)
     first, second = pool.take_many(2)
-    pool.keep(first)
+    pool.keep([first])
     with pytest.raises(RuntimeError):
         pool.give([first, second, second])
     assert pool.num_free == 4
@@ -78,7 +78,7 @@ def test_C08_an_id_twice_in_one_give_raises_and_frees_it_once() -> None:
 def test_plain_blocks_are_taken_before_cached_ones() -> None:
     pool = BlockPool(4)
     first, second = pool.take_many(2)
-    pool.keep(first)
+    pool.keep([first])
     pool.give([first, second])
     assert set(pool.take_many(3)) == {second, 3, 4}
     assert pool.take() == first
@@ -122,7 +122,7 @@ def test_a_dropped_free_block_is_taken_first() -> None:
 def test_a_free_block_cannot_be_kept() -> None:
     pool = BlockPool(2)
     with pytest.raises(RuntimeError, match="block 1 is to be kept"):
-        pool.keep(1)
+        pool.keep([1])
 
 
 class NaivePool:
@@ -190,7 +190,7 @@ def test_C08_ten_thousand_random_operations_keep_every_count(seed: int) -> None:
             naive.share(block)
         elif action == "keep" and held:
             block = random_.choice(held)
-            pool.keep(block)
+            pool.keep([block])
             naive.cached.add(block)
         elif action == "drop":
             block = random_.randint(1, num_blocks)
