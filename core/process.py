@@ -55,7 +55,7 @@ class Serve(Struct, frozen=True, tag=True):
     """launcher -> server process, behind its spec."""
 
     frontend: int
-    """Number of its frontend; one that takes a dead one's place has another."""
+    """Number of its frontend. It is never used again: answers to a dead one may still be on the way."""
     listener: int
     """File descriptor of the bound socket that all server processes share."""
     root: str

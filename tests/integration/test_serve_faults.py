@@ -227,24 +227,39 @@ def test_F14_sigterm_lets_streams_end(count):
         run(test)
 
 
+async def through(server, served, *readings):
+    """Begin streams through one of two server processes: the other one is stopped meanwhile."""
+    (other,) = set(served.pids("server")) - {server}
+    os.kill(other, signal.SIGSTOP)
+    try:
+        await start(served.address, *readings)
+    finally:
+        os.kill(other, signal.SIGCONT)
+
+
+@pytest.mark.verify
+def test_when_restarts_of_server_processes_run_out_the_others_end_their_streams_first():
+    async def test():
+        dying, living = served.pids("server")
+        reading = Reading([3], 1500)
+        await through(living, served, reading)
+        os.kill(dying, signal.SIGKILL)
+        await finish(reading)
+        assert reading.is_whole()
+        assert await in_thread(served.process.wait, HANG_GUARD_S) == 1
+
+    with serving("--max-restarts", "0", "--api-server-count", "2") as served:
+        run(test)
+
+
 def test_a_server_process_that_dies_aborts_its_own_requests_only():
-    """Which process takes a connection is told by stopping the other one."""
-
-    async def through(server, *readings):
-        (other,) = set(served.pids("server")) - {server}
-        os.kill(other, signal.SIGSTOP)
-        try:
-            await start(served.address, *readings)
-        finally:
-            os.kill(other, signal.SIGCONT)
-
     async def test():
         dying, living = served.pids("server")
         engine = set(served.pids()) - {dying, living}
         lost = [Reading([number], ENDLESS) for number in range(8)]
         kept = [Reading([number, 5], 1500) for number in range(4)]
-        await through(dying, *lost)
-        await through(living, *kept)
+        await through(dying, served, *lost)
+        await through(living, served, *kept)
         os.kill(dying, signal.SIGKILL)
         await finish(*lost, *kept)
         assert all(reading.error for reading in lost)
@@ -255,7 +270,7 @@ def test_a_server_process_that_dies_aborts_its_own_requests_only():
         assert engine < set(served.pids())
         (new,) = set(served.pids("server")) - {living}
         again = Reading([3], 20)
-        await through(new, again)
+        await through(new, served, again)
         await finish(again)
         assert again.is_whole()
         served.kill("core")

@@ -52,7 +52,7 @@ class Command:
         """Wait until it can be asked."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"http://\S+", line)
+        found = re.search(r"(http|unix):\S+", line)
         assert found, f"it said {line!r}"
         self.address = found[0]
         return self
