@@ -139,7 +139,7 @@ class EngineCore:
             case Ping():
                 self._reply(call, self._progress.pong())
             case Resume():
-                self._progress.is_paused = False
+                self._progress.go_on()
                 self._scheduler.pause(admissions=False, steps=False)
                 self._answer_pauses()
                 self._reply(call)

@@ -23,6 +23,11 @@ class Progress:
             self._is_idle = False
             self._moved = self._clock()
 
+    def go_on(self) -> None:
+        """Note the end of a pause: the wait of requests it held back counts from now."""
+        self.is_paused = False
+        self._moved = self._clock()
+
     def step_submitted(self) -> None:
         """Note a step that went to the runner."""
         self._moved = self._clock()

@@ -44,8 +44,12 @@ def check_config(config: EngineConfig, facts: RunnerReady) -> None:
 
 
 def check_fits(request: Admit, max_tokens: int) -> None:
-    """Raise PromptTooLong if a request can't run even alone in a KV pool that holds `max_tokens` tokens."""
-    needed = request.num_prompt + request.max_tokens - 1  # the last token sampled is never computed
+    """Raise PromptTooLong if a request can't run even alone in a KV pool that holds `max_tokens` tokens.
+
+    After a restart, it may have more tokens already than the pool of the new life holds.
+    """
+    most = request.num_prompt + request.max_tokens - 1  # the last token sampled is never computed
+    needed = max(most, len(request.token_ids) // 4)
     if needed > max_tokens:
         raise PromptTooLong(
             f"prompt has {request.num_prompt} tokens and max_tokens is {request.max_tokens}: {needed} tokens of K/V, "

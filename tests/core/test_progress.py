@@ -57,3 +57,13 @@ def test_a_core_at_rest_forgets_the_age_of_its_work():
     progress.rest()
     clock.now += 9
     assert progress.pong().ready_age_s == 0
+
+
+def test_after_a_pause_the_wait_of_work_counts_from_its_end():
+    clock, progress = make()
+    progress.work_came()
+    progress.is_paused = True
+    clock.now += 3600
+    progress.go_on()
+    clock.now += 1
+    assert progress.pong().ready_age_s == 1
