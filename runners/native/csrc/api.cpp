@@ -95,7 +95,7 @@ bool hr_multiply(hr::Team* team, const hr::Matrix* matrix, int32_t mode, const f
             }
         }
         const hr::Product product{matrix, nullptr, 0};
-        team->run([&](int) { hr::multiply(*team, how, &product, 1, in, rows, out, matrix->n); });
+        team->run(1, [&](hr::Team::Member& me) { hr::multiply(me, how, &product, 1, in, rows, out, matrix->n); });
         return true;
     });
 }

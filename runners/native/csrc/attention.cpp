@@ -310,8 +310,8 @@ int count_units(const AttentionInput& in, int32_t* units) {
     return units[in.num_rows];
 }
 
-void attend(Team& team, const AttentionInput& in, const int32_t* units, float* out) {
-    team.share(units[in.num_rows], 1, [&](int begin, int end) {
+void attend(Team::Member& me, const AttentionInput& in, const int32_t* units, float* out) {
+    me.share(units[in.num_rows], 1, [&](int begin, int end) {
         for (int unit = begin; unit < end; ++unit) {
             const int row = static_cast<int>(std::upper_bound(units, units + in.num_rows + 1, unit) - units) - 1;
             if (in.shape.is_half) {

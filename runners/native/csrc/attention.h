@@ -45,7 +45,7 @@ struct AttentionInput {
 
 // Called by all members of a region alike. out: (tokens, num_query_heads * head_dim). units: (num_rows + 1,) scratch that
 // all members share, filled in before by count_units.
-void attend(Team& team, const AttentionInput& in, const int32_t* units, float* out);
+void attend(Team::Member& me, const AttentionInput& in, const int32_t* units, float* out);
 
 // Counts the pieces of work of each row, added up: units[r] comes before row r. Returns the total.
 int count_units(const AttentionInput& in, int32_t* units);

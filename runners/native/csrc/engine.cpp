@@ -9,6 +9,7 @@ namespace hr {
 
 namespace {
 
+constexpr int STAGES_PER_LAYER = 10, STAGES_AROUND = 4;  // at most: each share() is a stage
 constexpr int TOKENS_PER_PIECE = 8;  // of stages that write K, which tokens of a block share lines of
 
 void require(bool holds, const char* what) {
@@ -95,10 +96,12 @@ void Engine::step(const hr_batch& batch) {
     check_batch(batch);
     prepare(batch);
     num_tokens_ = batch.num_tokens;
-    team_.run([&](int) {
-        embed(batch);
-        for (int i = 0; i < model_.num_layers; ++i) run_layer(batch, i);
-        if (batch.num_logits > 0) head(batch.logit_tokens, batch.num_logits, batch.logits);
+    const int stages = STAGES_AROUND + STAGES_PER_LAYER * model_.num_layers;
+    team_.run(stages, [&](Team::Member& me) {
+        embed(me, batch);
+        for (int i = 0; i < model_.num_layers; ++i) run_layer(me, batch, i);
+        finish(me);
+        if (batch.num_logits > 0) head(me, batch.logit_tokens, batch.num_logits, batch.logits);
     });
 }
 
@@ -106,14 +109,14 @@ void Engine::logits(const int32_t* tokens, int count, float* out) {
     for (int i = 0; i < count; ++i) require(tokens[i] >= 0 && tokens[i] < num_tokens_, "a token for logits is out of range");
     head_in_.need(static_cast<size_t>(count) * model_.hidden);
     numbers_.need(count, model_.hidden, AS_16_BIT | AS_8_BIT, nullptr);
-    team_.run([&](int) { head(tokens, count, out); });
+    team_.run(STAGES_AROUND, [&](Team::Member& me) { head(me, tokens, count, out); });
 }
 
-void Engine::embed(const hr_batch& batch) {
+void Engine::embed(Team::Member& me, const hr_batch& batch) {
     const int half = model_.head_dim / 2;
     const Format format = static_cast<Format>(model_.embedding.format);
     const size_t stride = row_bytes(format, model_.hidden);
-    team_.share(batch.num_tokens, [&](int begin, int end) {
+    me.share(batch.num_tokens, [&](int begin, int end) {
         for (int token = begin; token < end; ++token) {
             float* x = x_.get() + static_cast<size_t>(token) * model_.hidden;
             read_row(format, model_.embedding.rows + stride * batch.token_ids[token], model_.hidden, x);
@@ -129,24 +132,26 @@ void Engine::embed(const hr_batch& batch) {
     });
 }
 
-void Engine::run_layer(const hr_batch& batch, int index) {
+void Engine::run_layer(Team::Member& me, const hr_batch& batch, int index) {
     const hr_layer& layer = layers_[index];
-    attention(batch, layer, index);
-    feed_forward(layer);
-    finish_layer(layer);
+    attention(me, batch, layer, index);
+    feed_forward(me, layer);
 }
 
-void Engine::attention(const hr_batch& batch, const hr_layer& layer, int index) {
+void Engine::attention(Team::Member& me, const hr_batch& batch, const hr_layer& layer, int index) {
     const int in_forms = forms_of(*layer.q, mode_) | forms_of(*layer.k, mode_) | forms_of(*layer.v, mode_);
     const Activations in = numbers_.need(0, model_.hidden, in_forms, normed_.get());
-    team_.share(num_tokens_, [&](int begin, int end) {
-        for (int token = begin; token < end; ++token) normalise(token, layer.attention_norm, in_forms, in);
+    me.share(num_tokens_, [&](int begin, int end) {
+        for (int token = begin; token < end; ++token) {
+            if (index > 0) add_delta(token, layers_[index - 1].post_feed_norm);
+            normalise(token, layer.attention_norm, in_forms, in);
+        }
     });
     const Product products[3] = {{layer.q, layer.q_bias, 0},
                                  {layer.k, layer.k_bias, query_width()},
                                  {layer.v, layer.v_bias, query_width() + kv_width()}};
-    multiply(team_, mode_, products, 3, in, num_tokens_, qkv_.get(), qkv_width());
-    team_.share(num_tokens_, std::min(TOKENS_PER_PIECE, (num_tokens_ - 1) / team_.size() + 1), [&](int begin, int end) {
+    multiply(me, mode_, products, 3, in, num_tokens_, qkv_.get(), qkv_width());
+    me.share(num_tokens_, std::min(TOKENS_PER_PIECE, (num_tokens_ - 1) / me.team_size() + 1), [&](int begin, int end) {
         for (int token = begin; token < end; ++token) place_keys(batch, layer, index, token);
     });
     const AttentionInput attention{shape_,
@@ -160,53 +165,53 @@ void Engine::attention(const hr_batch& batch, const hr_layer& layer, int index) 
                                    batch.tables[layer.group],
                                    batch.table_width,
                                    batch.num_rows};
-    attend(team_, attention, units_.get(), mixed_.get());
+    attend(me, attention, units_.get(), mixed_.get());
     const int out_forms = forms_of(*layer.o, mode_);
     const Activations mixed = numbers_.need(0, query_width(), out_forms, mixed_.get());
     if (out_forms != AS_FLOATS) {
-        team_.share(num_tokens_, [&](int begin, int end) {
+        me.share(num_tokens_, [&](int begin, int end) {
             for (int token = begin; token < end; ++token) {
                 quantise_row(mixed_.get() + static_cast<size_t>(token) * query_width(), token, out_forms, mixed);
             }
         });
     }
     const Product product{layer.o, layer.o_bias, 0};
-    multiply(team_, mode_, &product, 1, mixed, num_tokens_, delta_.get(), model_.hidden);
+    multiply(me, mode_, &product, 1, mixed, num_tokens_, delta_.get(), model_.hidden);
 }
 
-void Engine::feed_forward(const hr_layer& layer) {
+void Engine::feed_forward(Team::Member& me, const hr_layer& layer) {
     const int in_forms = forms_of(*layer.gate, mode_) | forms_of(*layer.up, mode_);
     const Activations in = numbers_.need(0, model_.hidden, in_forms, normed_.get());
-    team_.share(num_tokens_, [&](int begin, int end) {
+    me.share(num_tokens_, [&](int begin, int end) {
         for (int token = begin; token < end; ++token) {
             add_delta(token, layer.post_attention_norm);
             normalise(token, layer.feed_norm, in_forms, in);
         }
     });
-    multiply_gated(team_, mode_, static_cast<Gate>(model_.gate), *layer.gate, *layer.up, in, num_tokens_, inner_.get());
+    multiply_gated(me, mode_, static_cast<Gate>(model_.gate), *layer.gate, *layer.up, in, num_tokens_, inner_.get());
     const int down_forms = forms_of(*layer.down, mode_);
     const Activations inner = numbers_.need(0, model_.inner, down_forms, inner_.get());
     if (down_forms != AS_FLOATS) {
-        team_.share(num_tokens_, [&](int begin, int end) {
+        me.share(num_tokens_, [&](int begin, int end) {
             for (int token = begin; token < end; ++token) {
                 quantise_row(inner_.get() + static_cast<size_t>(token) * model_.inner, token, down_forms, inner);
             }
         });
     }
     const Product product{layer.down, nullptr, 0};
-    multiply(team_, mode_, &product, 1, inner, num_tokens_, delta_.get(), model_.hidden);
+    multiply(me, mode_, &product, 1, inner, num_tokens_, delta_.get(), model_.hidden);
 }
 
-void Engine::finish_layer(const hr_layer& layer) {
-    team_.share(num_tokens_, [&](int begin, int end) {
-        for (int token = begin; token < end; ++token) add_delta(token, layer.post_feed_norm);
+void Engine::finish(Team::Member& me) {
+    me.share(num_tokens_, [&](int begin, int end) {
+        for (int token = begin; token < end; ++token) add_delta(token, layers_.back().post_feed_norm);
     });
 }
 
-void Engine::head(const int32_t* tokens, int count, float* out) {
+void Engine::head(Team::Member& me, const int32_t* tokens, int count, float* out) {
     const int forms = forms_of(*model_.head, mode_);
     const Activations in = numbers_.need(0, model_.hidden, forms, head_in_.get());
-    team_.share(count, [&](int begin, int end) {
+    me.share(count, [&](int begin, int end) {
         for (int i = begin; i < end; ++i) {
             const float* x = x_.get() + static_cast<size_t>(tokens[i]) * model_.hidden;
             float* normed = head_in_.get() + static_cast<size_t>(i) * model_.hidden;
@@ -215,7 +220,7 @@ void Engine::head(const int32_t* tokens, int count, float* out) {
         }
     });
     const Product product{model_.head, nullptr, 0};
-    multiply(team_, mode_, &product, 1, in, count, out, model_.vocab);
+    multiply(me, mode_, &product, 1, in, count, out, model_.vocab);
 }
 
 void Engine::normalise(int token, const float* weight, int forms, const Activations& to) {

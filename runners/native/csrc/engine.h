@@ -26,12 +26,12 @@ class Engine {
     void check_batch(const hr_batch& batch) const;
     void prepare(const hr_batch& batch);
     // The following run on all members of a region alike.
-    void embed(const hr_batch& batch);
-    void run_layer(const hr_batch& batch, int index);
-    void attention(const hr_batch& batch, const hr_layer& layer, int index);
-    void feed_forward(const hr_layer& layer);
-    void finish_layer(const hr_layer& layer);
-    void head(const int32_t* tokens, int count, float* out);
+    void embed(Team::Member& me, const hr_batch& batch);
+    void run_layer(Team::Member& me, const hr_batch& batch, int index);
+    void attention(Team::Member& me, const hr_batch& batch, const hr_layer& layer, int index);
+    void feed_forward(Team::Member& me, const hr_layer& layer);
+    void finish(Team::Member& me);
+    void head(Team::Member& me, const int32_t* tokens, int count, float* out);
     // The following handle one token.
     void normalise(int token, const float* weight, int forms, const Activations& to);
     void add_delta(int token, const float* post_norm);

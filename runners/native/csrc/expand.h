@@ -5,6 +5,9 @@
 // 8-bit codes: quads of depths of all columns, [quad][COLUMNS][4].
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "formats.h"
 
 namespace hr {

@@ -85,17 +85,6 @@ inline float half_at(const uint8_t* p) {
     return value[0];
 }
 
-// Codes of one GROUP of a file's row, and their scales: value = scale * code - minimum of its 16 depths.
-struct Codes {
-    uint8_t code[GROUP];  // Q8_0: signed
-    uint8_t scale;        // of K formats: the group's own factor
-    uint8_t minimum;
-    uint8_t scales[2];    // of Q6_K: signed, one for every 16 depths
-};
-
-// Reads group `index` of a row of a quantised format.
-Codes read_codes(Format format, const uint8_t* row, int index);
-
 // Writes k elements of a file's row as floats.
 void read_row(Format format, const uint8_t* row, int k, float* out);
 

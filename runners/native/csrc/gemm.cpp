@@ -226,11 +226,11 @@ int forms_of(const Matrix& matrix, Mode mode) {
     }
 }
 
-void multiply(Team& team, Mode mode, const Product* products, int count, const Activations& inputs, int rows, float* out,
+void multiply(Team::Member& me, Mode mode, const Product* products, int count, const Activations& inputs, int rows, float* out,
               int stride) {
     int total = 0;
     for (int i = 0; i < count; ++i) total += products[i].matrix->num_panels;
-    team.share(total, [&](int begin, int end) {
+    me.share(total, [&](int begin, int end) {
         const Product* product = products;
         for (int index = begin; index < end; ++index) {
             int within = index;
@@ -242,10 +242,10 @@ void multiply(Team& team, Mode mode, const Product* products, int count, const A
     });
 }
 
-void multiply_gated(Team& team, Mode mode, Gate gate, const Matrix& gates, const Matrix& ups, const Activations& inputs,
+void multiply_gated(Team::Member& me, Mode mode, Gate gate, const Matrix& gates, const Matrix& ups, const Activations& inputs,
                     int rows, float* out) {
     const PanelProduct run_gate = panel_product(gates.format, mode), run_up = panel_product(ups.format, mode);
-    team.share(gates.num_panels, [&](int begin, int end) {
+    me.share(gates.num_panels, [&](int begin, int end) {
         alignas(64) Tile gate_tile, up_tile;
         for (int index = begin; index < end; ++index) {
             const int column = index * COLUMNS, count = std::min(COLUMNS, gates.n - column);

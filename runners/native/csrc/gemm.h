@@ -21,11 +21,11 @@ struct Product {
 
 // Called by all members of a region alike: out[row, column + j] = inputs[row] . matrix[j] + bias[j].
 // out: rows of `stride` floats.
-void multiply(Team& team, Mode mode, const Product* products, int count, const Activations& inputs, int rows, float* out,
+void multiply(Team::Member& me, Mode mode, const Product* products, int count, const Activations& inputs, int rows, float* out,
               int stride);
 
 // out[row, j] = gate(inputs[row] . gates[j]) * (inputs[row] . ups[j]); both matrices have the same shape.
-void multiply_gated(Team& team, Mode mode, Gate gate, const Matrix& gates, const Matrix& ups, const Activations& inputs,
+void multiply_gated(Team::Member& me, Mode mode, Gate gate, const Matrix& gates, const Matrix& ups, const Activations& inputs,
                     int rows, float* out);
 
 }  // namespace hr

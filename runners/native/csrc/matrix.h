@@ -27,9 +27,6 @@ struct Matrix {
     const int num_panels;
     const size_t bytes_per_panel;
     const Region region;
-
-  private:
-    void pack_floats(Format source, const uint8_t* const* rows, int count, uint8_t* panel) const;
 };
 
 }  // namespace hr

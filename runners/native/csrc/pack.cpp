@@ -1,109 +1,121 @@
 // From files' rows to panels.
+#include "codes.h"
+#include "expand.h"
 #include "matrix.h"
 
 namespace hr {
 
 namespace {
 
-constexpr int QUAD_CODES = COLUMNS * 4;
+// The rows of a file that become the columns of one panel.
+struct Rows {
+    const uint8_t* row[COLUMNS];
+    int count;
+};
 
-// Codes of one group of all columns, by quad and place.
-using Group = uint8_t[QUADS][QUAD_CODES];
-
-void pack_nibbles(const Group& codes, uint8_t* out) {
-    for (int quad = 0; quad < QUADS; ++quad) {
-        for (int i = 0; i < 32; ++i) {
-            *out++ = static_cast<uint8_t>((codes[quad][i] & 15) | (codes[quad][i + 32] & 15) << 4);
-        }
-    }
-}
-
-// Gathers what lies above the low four bits of each code, `width` bits of it, as the expansion takes it apart:
-// 32 bytes serve 4 / width quads; byte i holds place i of each quad's two halves.
-void pack_upper_bits(const Group& codes, int width, uint8_t* out) {
-    const int quads = 4 / width;
-    std::memset(out, 0, static_cast<size_t>(QUADS / quads) * 32);
-    for (int quad = 0; quad < QUADS; ++quad) {
-        for (int i = 0; i < QUAD_CODES; ++i) {
-            const int shift = (2 * (quad % quads) + i / 32) * width;
-            out[quad / quads * 32 + i % 32] |= static_cast<uint8_t>(codes[quad][i] >> 4 << shift);
-        }
-    }
-}
-
-void pack_signed(const Group& codes, uint8_t* out) {
-    for (int quad = 0; quad < QUADS; ++quad, out += QUAD_CODES) {
-        for (int i = 0; i < QUAD_CODES; ++i) {
-            const int column = i / 4, depth = i % 4;
-            out[depth % 2 * 32 + column * 2 + depth / 2] = codes[quad][i];
-        }
-    }
-}
+HR_INLINE void put(uint8_t* to, int index, uint32_t word) { std::memcpy(to + 4 * index, &word, sizeof word); }
 
 // Copies one f16 of each column's block.
-uint8_t* pack_halves(const uint8_t* const* rows, int count, size_t offset, uint8_t* out) {
+uint8_t* pack_halves(const Rows& rows, size_t offset, uint8_t* out) {
     std::memset(out, 0, HALF_BYTES);
-    for (int column = 0; column < count; ++column) std::memcpy(out + 2 * column, rows[column] + offset, 2);
+    for (int column = 0; column < rows.count; ++column) std::memcpy(out + 2 * column, rows.row[column] + offset, 2);
     return out + HALF_BYTES;
 }
 
-uint8_t* pack_head(Format format, const uint8_t* const* rows, int count, int block, uint8_t* out) {
-    const size_t start = static_cast<size_t>(block) * layout(format).block_bytes;
-    return pack_halves(rows, count, format == Format::Q6_K ? start + 208 : start, out);
-}
-
-uint8_t* pack_minimums(Format format, const uint8_t* const* rows, int count, int k, uint8_t* out) {
-    if (layout(format).minimum_bytes == 0) return out;
-    const int groups = layout(format).depth / GROUP;
-    for (int block = 0; block < k / layout(format).depth; ++block) {
-        out = pack_halves(rows, count, static_cast<size_t>(block) * layout(format).block_bytes + 2, out);
-        for (int group = 0; format == Format::Q4_K && group < groups; ++group, out += COLUMNS) {
+template <Format F>
+uint8_t* pack_minimums(const Rows& rows, int k, uint8_t* out) {
+    for (int block = 0; block < k / layout(F).depth; ++block) {
+        const size_t start = static_cast<size_t>(block) * layout(F).block_bytes;
+        out = pack_halves(rows, start + codes::MINIMUM_PLACE, out);
+        for (int group = 0; F == Format::Q4_K && group < SUPER / GROUP; ++group, out += COLUMNS) {
             std::memset(out, 0, COLUMNS);
-            for (int i = 0; i < count; ++i) out[i] = read_codes(format, rows[i], block * groups + group).minimum;
+            for (int i = 0; i < rows.count; ++i) out[i] = codes::factors_q4_k(rows.row[i] + start, group).minimum;
         }
     }
     return out;
 }
 
-uint8_t* pack_group(Format format, const uint8_t* const* rows, int count, int index, uint8_t* out) {
-    Group places = {};
-    Codes codes[COLUMNS] = {};
-    for (int column = 0; column < count; ++column) {
-        codes[column] = read_codes(format, rows[column], index);
-        for (int i = 0; i < GROUP; ++i) places[i / 4][column * 4 + i % 4] = codes[column].code[i];
-    }
-    if (format == Format::Q8_0) {
-        pack_signed(places, out);
-        return out + GROUP * COLUMNS;
-    }
-    for (int column = 0; column < COLUMNS; ++column) {
-        if (format == Format::Q4_K) {
-            out[column] = codes[column].scale;
-        } else if (format == Format::Q6_K) {
-            out[column] = codes[column].scales[0];
-            out[column + COLUMNS] = codes[column].scales[1];
+template <Format F>
+void pack_factors(const Rows& rows, int index, uint8_t* out) {
+    for (int column = 0; column < rows.count; ++column) {
+        const codes::Block<F> block(rows.row[column], index);
+        if constexpr (F == Format::Q4_K) {
+            out[column] = codes::factors_q4_k(block.bytes, block.group).scale;
+        } else {
+            const int8_t* factors = codes::factors_q6_k(block.bytes, block.group);
+            out[column] = static_cast<uint8_t>(factors[0]);
+            out[column + COLUMNS] = static_cast<uint8_t>(factors[1]);
         }
     }
-    if (format == Format::Q4_K) {
-        out += COLUMNS;
-    } else if (format == Format::Q5_0) {
-        pack_upper_bits(places, 1, out);
-        out += Q5_BITS_BYTES;
-    } else if (format == Format::Q6_K) {
-        pack_upper_bits(places, 2, out + 2 * COLUMNS);
-        out += 2 * COLUMNS + Q6_BITS_BYTES;
-    }
-    pack_nibbles(places, out);
-    return out + NIBBLE_BYTES;
 }
 
-void pack_quantised(Format format, const uint8_t* const* rows, int count, int k, uint8_t* panel) {
-    const int groups = layout(format).depth / GROUP;
-    panel = pack_minimums(format, rows, count, k, panel);
-    for (int index = 0; index < k / GROUP; ++index) {
-        if (index % groups == 0) panel = pack_head(format, rows, count, index / groups, panel);
-        panel = pack_group(format, rows, count, index, panel);
+// Puts one quad of all columns into a group's codes and upper bits, as formats.h draws them.
+template <Format F>
+HR_INLINE void pack_quad(const uint32_t* words, int quad, uint8_t* group) {
+    using Traits = expand::Traits<F>;
+    uint8_t* to = group + Traits::CODES_PLACE;
+    if constexpr (F == Format::Q8_0) {
+        to += quad * 64;
+        for (int column = 0; column < COLUMNS; ++column) {
+            const uint32_t word = words[column];
+            const uint16_t even = static_cast<uint16_t>((word & 0xFF) | (word >> 8 & 0xFF00));
+            const uint16_t odd = static_cast<uint16_t>((word >> 8 & 0xFF) | (word >> 16 & 0xFF00));
+            std::memcpy(to + 2 * column, &even, sizeof even);
+            std::memcpy(to + 32 + 2 * column, &odd, sizeof odd);
+        }
+        return;
     }
+    for (int column = 0; column < 8; ++column) {
+        const uint32_t low = words[column] & codes::NIBBLES, high = words[column + 8] & codes::NIBBLES;
+        put(to + quad * 32, column, low | high << 4);
+    }
+    if constexpr (Traits::UPPER_BITS > 0) {
+        constexpr int WIDTH = Traits::UPPER_BITS, QUADS_PER_VECTOR = 4 / WIDTH;
+        uint8_t* upper = group + Traits::UPPER_PLACE + quad / QUADS_PER_VECTOR * 32;
+        const int shift = 2 * (quad % QUADS_PER_VECTOR) * WIDTH;
+        for (int column = 0; column < 8; ++column) {
+            const uint32_t low = words[column] >> 4 & codes::PAIRS, high = words[column + 8] >> 4 & codes::PAIRS;
+            put(upper, column, codes::word_at(upper + 4 * column) | low << shift | high << (shift + WIDTH));
+        }
+    }
+}
+
+template <Format F>
+void pack_panel(const Rows& rows, int k, uint8_t* panel) {
+    using Traits = expand::Traits<F>;
+    if constexpr (layout(F).minimum_bytes > 0) panel = pack_minimums<F>(rows, k, panel);
+    for (int index = 0; index < k / GROUP; ++index) {
+        if (index % Traits::BLOCK_GROUPS == 0) {
+            const size_t start = static_cast<size_t>(index / Traits::BLOCK_GROUPS) * layout(F).block_bytes;
+            pack_halves(rows, start + codes::SCALE_PLACE<F>, panel);
+            if constexpr (Traits::BLOCK_GROUPS > 1) panel += HALF_BYTES;
+        }
+        if constexpr (Traits::BLOCK_GROUPS > 1) pack_factors<F>(rows, index, panel);
+        for (int quad = 0; quad < QUADS; ++quad) {
+            uint32_t words[COLUMNS] = {};
+            for (int i = 0; i < rows.count; ++i) words[i] = codes::quad(codes::Block<F>(rows.row[i], index), quad);
+            pack_quad<F>(words, quad, panel);
+        }
+        panel += Traits::GROUP_BYTES;
+    }
+}
+
+void pack_quantised(Format format, const Rows& rows, int k, uint8_t* panel) {
+    switch (format) {
+        case Format::Q8_0: return pack_panel<Format::Q8_0>(rows, k, panel);
+        case Format::Q4_0: return pack_panel<Format::Q4_0>(rows, k, panel);
+        case Format::Q4_1: return pack_panel<Format::Q4_1>(rows, k, panel);
+        case Format::Q5_0: return pack_panel<Format::Q5_0>(rows, k, panel);
+        case Format::Q4_K: return pack_panel<Format::Q4_K>(rows, k, panel);
+        default: return pack_panel<Format::Q6_K>(rows, k, panel);
+    }
+}
+
+uint16_t upper_half(float value) {
+    uint32_t word;
+    std::memcpy(&word, &value, sizeof word);
+    const bool is_nan = (word & 0x7FFFFFFF) > 0x7F800000;
+    return static_cast<uint16_t>(is_nan ? word >> 16 | 64 : (word + 0x7FFF + (word >> 16 & 1)) >> 16);
 }
 
 void store_as(Format format, const float* values, uint8_t* out) {
@@ -114,44 +126,42 @@ void store_as(Format format, const float* values, uint8_t* out) {
         store_f16(halves, load(values));
         store_f16(halves + LANES, load(values + LANES));
     } else {
-        for (int i = 0; i < COLUMNS; ++i) {
-            uint32_t word;
-            std::memcpy(&word, values + i, sizeof word);
-            const bool is_nan = (word & 0x7FFFFFFF) > 0x7F800000;
-            const uint16_t upper = static_cast<uint16_t>(is_nan ? word >> 16 | 64 : (word + 0x7FFF + (word >> 16 & 1)) >> 16);
-            std::memcpy(out + 2 * i, &upper, sizeof upper);
-        }
+        uint16_t halves[COLUMNS];
+        for (int i = 0; i < COLUMNS; ++i) halves[i] = upper_half(values[i]);
+        std::memcpy(out, halves, sizeof halves);
+    }
+}
+
+void pack_floats(Format source, Format format, const Rows& rows, int k, uint8_t* panel) {
+    thread_local Buffer<float> buffer;
+    float* values = buffer.need(static_cast<size_t>(k) * COLUMNS);
+    std::memset(values, 0, sizeof(float) * k * COLUMNS);
+    for (int i = 0; i < rows.count; ++i) read_row(source, rows.row[i], k, values + static_cast<size_t>(i) * k);
+    for (int depth = 0; depth < k; ++depth, panel += layout(format).panel_bytes) {
+        float across[COLUMNS];
+        for (int i = 0; i < COLUMNS; ++i) across[i] = values[static_cast<size_t>(i) * k + depth];
+        store_as(format, across, panel);
     }
 }
 
 }  // namespace
 
-void Matrix::pack_floats(Format source, const uint8_t* const* rows, int count, uint8_t* panel) const {
-    thread_local Buffer<float> buffer;
-    float* values = buffer.need(static_cast<size_t>(k) * count);
-    for (int column = 0; column < count; ++column) {
-        read_row(source, rows[column], k, values + static_cast<size_t>(column) * k);
-    }
-    for (int depth = 0; depth < k; ++depth, panel += layout(format).panel_bytes) {
-        float across[COLUMNS] = {};
-        for (int column = 0; column < count; ++column) across[column] = values[static_cast<size_t>(column) * k + depth];
-        store_as(format, across, panel);
-    }
-}
-
 void Matrix::pack(Team& team, Format source, const uint8_t* rows, const int32_t* order) {
     const size_t stride = row_bytes(source, k);
-    team.run([&](int) {
-        team.share(num_panels, [&](int begin, int end) {
+    team.run(1, [&](Team::Member& me) {
+        me.share(num_panels, [&](int begin, int end) {
             for (int index = begin; index < end; ++index) {
-                const int first = index * COLUMNS, count = std::min(COLUMNS, n - first);
-                const uint8_t* column_rows[COLUMNS];
-                for (int i = 0; i < count; ++i) column_rows[i] = rows + stride * (order ? order[first + i] : first + i);
+                Rows columns;
+                const int first = index * COLUMNS;
+                columns.count = std::min(COLUMNS, n - first);
+                for (int i = 0; i < columns.count; ++i) {
+                    columns.row[i] = rows + stride * (order ? order[first + i] : first + i);
+                }
                 uint8_t* out = region.get() + bytes_per_panel * index;
                 if (is_quantised(format)) {
-                    pack_quantised(format, column_rows, count, k, out);
+                    pack_quantised(format, columns, k, out);
                 } else {
-                    pack_floats(source, column_rows, count, out);
+                    pack_floats(source, format, columns, k, out);
                 }
             }
         });

@@ -298,8 +298,8 @@ int32_t report_row(const float* logits, int vocab, int32_t token_id, int wanted,
 
 void sample(Team& team, const float* logits, int vocab, const hr_row_sampling* sampling, const int32_t* rows, int count,
             int32_t* token_ids, int32_t* outcomes) {
-    team.run([&](int) {
-        team.share(count, 1, [&](int begin, int end) {
+    team.run(1, [&](Team::Member& me) {
+        me.share(count, 1, [&](int begin, int end) {
             for (int i = begin; i < end; ++i) {
                 sample_row(logits + static_cast<size_t>(i) * vocab, vocab, sampling[rows[i]], token_ids + i, outcomes + i);
             }
@@ -309,8 +309,8 @@ void sample(Team& team, const float* logits, int vocab, const hr_row_sampling* s
 
 void report(Team& team, const float* logits, int vocab, const int32_t* token_ids, const int32_t* wanted, int count,
             int most, int32_t* widths, int32_t* ranks, int32_t* ids, float* values) {
-    team.run([&](int) {
-        team.share(count, 1, [&](int begin, int end) {
+    team.run(1, [&](Team::Member& me) {
+        me.share(count, 1, [&](int begin, int end) {
             for (int i = begin; i < end; ++i) {
                 const size_t at = static_cast<size_t>(i) * (1 + most);
                 const float* row = logits + static_cast<size_t>(i) * vocab;

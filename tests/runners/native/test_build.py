@@ -113,3 +113,13 @@ def test_the_suite_passes_under_address_and_undefined_behaviour_sanitizers(targe
 def test_the_suite_passes_on_the_portable_target(cache: Path) -> None:
     compile_library(PORTABLE, cache / build.file_name(choose_target()))
     run_suite(cache)
+
+
+@pytest.mark.verify
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the sanitizer is g++'s")
+def test_threads_share_work_without_races(tmp_path: Path) -> None:
+    program = tmp_path / "team"
+    command = ["g++", "-std=c++20", "-O1", "-g", "-fsanitize=thread", "-pthread", "-Wno-psabi", f"-I{build.SOURCES}"]
+    subprocess.run([*command, str(HERE / "team.cpp"), "-o", str(program)], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
