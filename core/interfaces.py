@@ -301,10 +301,7 @@ class Policy(Protocol):
         """Take a request out of the queue: it was admitted, or ended while waiting."""
 
     def candidates(self, now: float) -> Generator[RequestFacts]:
-        """Yield waiting requests, the next to run first.
-
-        The one yielded last may be removed before the next is asked for; nothing else changes, and not all may be read.
-        """
+        """Yield waiting requests, the next to run first. While it is read, each may be removed once it is yielded."""
 
     def victim(self, running: Sequence[RequestFacts], for_request: RequestFacts) -> int:
         """Choose whom to preempt when `for_request` (one of `running`) lacks blocks: an index into `running`."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from headrace.core.errors import ModelFileDamaged
@@ -153,7 +153,7 @@ def _divisors(file: GGUFFile, head_dim: int) -> tuple[float, ...] | None:
 
 def decoder_config(where: str, values: dict[str, Any]) -> DecoderConfig:
     """Build the config, checking all that can be said without tensors. Raises ModelFileDamaged."""
-    config = checked(where, DecoderConfig, values)
+    config = checked(where, DecoderConfig, to_builtins(values))  # parts that are built already get checked too
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
         raise ModelFileDamaged(
             f"{where}: {config.num_heads} heads of {config.head_dim} numbers with {config.num_kv_heads} KV heads:"

@@ -97,14 +97,14 @@ def use_tokenizer(model: Path) -> None:
 
 
 def use_torch(model: Path) -> None:
-    """Load the model in runner `torch` and compute two tokens."""
+    """Load the model in runner `torch` and compute some tokens."""
     from headrace.runners.torch_cpu.model import TorchModel
 
     _compute(TorchModel(_context(model)))
 
 
 def use_native(model: Path) -> None:
-    """Load the model in runner `native` and compute two tokens."""
+    """Load the model in runner `native` and compute some tokens."""
     from headrace.runners.native.model import NativeModel
     from headrace.runners.native.options import NativeOptions
 
@@ -119,13 +119,14 @@ def _context(model: Path) -> RunnerContext:
 def _compute(runner: StepModel) -> None:
     try:
         ready = runner.load()
-        two = np.arange(2, dtype=np.int32)
-        token_ids = two % ready.vocab_size
-        slots = [two.astype(np.int64) + BLOCK_SIZE for _ in ready.groups]
+        count = min(2, ready.max_model_len)
+        positions = np.arange(count, dtype=np.int32)
+        token_ids = positions % ready.vocab_size
+        slots = [positions.astype(np.int64) + BLOCK_SIZE for _ in ready.groups]
         tables = [np.ones((1, 2), np.int32) for _ in ready.groups]
-        ends, row, counts = np.array([0, 2], np.int32), np.zeros(1, np.int32), np.array([2], np.int32)
-        runner.forward(Batch(row, token_ids, two, ends, counts, slots, tables, row))
-        runner.logits(np.array([1], np.int32))
+        row, ends, counts = np.zeros(1, np.int32), np.array([0, count], np.int32), np.array([count], np.int32)
+        runner.forward(Batch(row, token_ids, positions, ends, counts, slots, tables, row))
+        runner.logits(np.array([count - 1], np.int32))
     finally:
         runner.close()
 
