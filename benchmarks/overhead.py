@@ -64,13 +64,9 @@ def compare_steps(peers: Sequence[Peer], load: str, num_rows: int, rounds: int, 
         for peer in peers:
             times[peer.name] += peer.ask(steps=steps)
     ours, theirs = (spread(times[peer.name]) for peer in peers)
-    ratios = {name: theirs[name] / ours[name] for name in ours}
     measure = "median_us" if load == "steady" else "mean_us"
-    return _judged(
-        {"load": load, "rows": num_rows, "headrace": ours, "vllm": theirs},
-        ratios[measure],
-        BUDGETS.get((load, num_rows)),
-    )
+    figures = {"load": load, "rows": num_rows, "headrace": ours, "vllm": theirs}
+    return _judged(figures, theirs[measure] / ours[measure], BUDGETS.get((load, num_rows)))
 
 
 def compare_pools(peers: Sequence[Peer], num_blocks: int, rounds: int) -> dict[str, Any]:
@@ -100,6 +96,12 @@ def _verdict(result: dict[str, Any]) -> str:
     return f"{result['ratio']:8.1f}x{budget}"
 
 
+def cpu_model() -> str:
+    """Return the CPU's name, as Linux tells it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+
+
 def main() -> None:
     """Run all comparisons."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -115,25 +117,26 @@ def main() -> None:
         Peer("headrace", [sys.executable, str(HERE / "overhead_headrace.py"), given.scheduler]),
         Peer("vllm", [given.vllm_python, str(HERE / "overhead_vllm.py")]),
     ]
-    print(f"schedule + update, µs a step      {given.scheduler}                       vLLM")
-    print("load      rows    median      mean       p99    median      mean       p99    ratio")
+    heads = " ".join(f"{name:>9}" for name in 2 * ("median", "mean", "p99"))
+    print(f"schedule + update, µs of a step: headrace ({given.scheduler}), vLLM\nload      rows {heads}    ratio")
     steps, pools = [], []
     for load in given.loads:
         for num_rows in given.rows:
             steps.append(compare_steps(peers, load, num_rows, given.rounds, given.steps))
             print(report_steps(steps[-1]), flush=True)
-    print("take and return a block, ns")
+    print("take and return a block, ns: headrace, vLLM")
     for size in POOL_SIZES:
         pools.append(compare_pools(peers, size, given.rounds))
         print(f"{size:3} at a time {pools[-1]['headrace_ns']:9.1f} {pools[-1]['vllm_ns']:9.1f}{_verdict(pools[-1])}")
-    for peer in peers:
-        peer.close()
     about = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
-        "machine": platform.processor() or platform.machine(),
+        "cpu": cpu_model(),
         "python": platform.python_version(),
         "numpy": version("numpy"),
+        "vllm": peers[1].ask(version=True),
     }
+    for peer in peers:
+        peer.close()
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(json.dumps({"about": about, "steps": steps, "pool": pools}, indent=1))
 

@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
+from importlib.metadata import version
 
 import numpy as np
 from loads import BLOCK_SIZE, MAX_MODEL_LEN, STOP_ID, serve
@@ -20,6 +21,8 @@ SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
 
 class Headrace:
     """A scheduler with `paged` and `fcfs`, and an account of what its rows have computed."""
+
+    version = version("headrace")
 
     def __init__(self, scheduler: str) -> None:
         registry = load_plugins(Config())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import vllm
 from loads import BLOCK_SIZE, MAX_MODEL_LEN, STOP_ID, serve
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
@@ -35,6 +36,8 @@ MODEL = {
 
 class VLLM:
     """The scheduler as the engine builds it by default: asynchronous, with prefix caching; statistics are off."""
+
+    version = vllm.__version__
 
     def __init__(self) -> None:
         init_none_hash(sha256)

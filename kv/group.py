@@ -15,8 +15,7 @@ class BlockGroup:
 
     def has_room(self, hits: Sequence[int], num_new: int) -> bool:
         """Tell whether `bind` can be done: hits that are free now are no room for new blocks."""
-        refs = self.pool.refs
-        revived = sum(not refs[block] for block in hits)
+        revived = sum(not self.pool.is_held(block) for block in hits)
         return num_new <= self.pool.num_free - revived
 
     def bind(self, hits: Sequence[int], num_new: int) -> list[int]:
@@ -27,7 +26,7 @@ class BlockGroup:
     def register(self, blocks: Sequence[int], digests: Sequence[bytes]) -> None:
         """Cache held blocks. Free blocks of the same content make way: one copy nobody uses is enough."""
         for twin in self.index.known(digests):
-            if not self.pool.refs[twin]:
+            if not self.pool.is_held(twin):
                 self.unregister(twin)
         self.index.add(blocks, digests)
         self.pool.keep(blocks)
@@ -48,6 +47,6 @@ class BlockGroup:
         """Raise AssertionError if pool and index contradict each other or `holders` (of each block, from 0 on)."""
         self.pool.check_invariants()
         self.index.check_invariants()
-        assert self.pool.refs == list(holders), "reference counts are not the number of rows that refer to a block"
+        assert self.pool.holders() == list(holders), "reference counts are not the number of rows that refer to a block"
         for block, digest in enumerate(self.index.digests):
             assert self.pool.is_cached(block) == (digest is not None), f"pool and index differ on block {block}"

@@ -225,7 +225,7 @@ class PagedKV:
         for tables, group in zip(self.tables, self._groups, strict=True):
             held = Counter(block for row, state in bound for block in tables[row, : self._num_blocks[row]].tolist())
             group.check_invariants([held[block] for block in range(group.pool.num_blocks + 1)])
-            assert held.total() == sum(group.pool.refs), "a table has a block that isn't one"
+            assert held.total() == sum(group.pool.holders()), "a table has a block that isn't one"
 
     def _find(self, keys: BlockKeys, num_tokens: int) -> list[list[int]]:
         """Return the hit of a sequence: as many blocks from every group, fewer than the sequence needs."""

@@ -5,6 +5,8 @@ No hashes (prefix.py) and no tables (paged.py). Lists of ints and no object per 
 
 from collections.abc import Callable, Iterable, Sequence
 
+_CACHED, _HELD = 1, 2
+
 
 class BlockPool:
     """Reference counts and free blocks of one KV group; ids are 1 to num_blocks. Owner: the KV manager.
@@ -19,10 +21,9 @@ class BlockPool:
     def __init__(self, num_blocks: int, evicted: Callable[[Sequence[int]], None] | None = None) -> None:
         """Start with all blocks free and plain; `evicted` is told of cached blocks that are taken for new content."""
         self.num_blocks = num_blocks
-        self.refs = [0] * (num_blocks + 1)
-        """Holders of each block; 0 is free. Read only."""
         self._evicted = evicted
-        self._cached = [False] * (num_blocks + 1)
+        self._states = [0] * (num_blocks + 1)
+        """Of each block, its holders times _HELD, plus _CACHED if it is."""
         self._plain = list(range(num_blocks, 0, -1))
         self._newer = [0] * (num_blocks + 1)
         self._older = [0] * (num_blocks + 1)
@@ -33,15 +34,27 @@ class BlockPool:
         """Blocks that nobody holds, cached or not."""
         return len(self._plain) + self._num_listed
 
+    def is_held(self, block: int) -> bool:
+        """Tell whether anybody holds a block."""
+        return self._states[block] >= _HELD
+
+    def is_cached(self, block: int) -> bool:
+        """Tell whether a block, held or free, is cached."""
+        return self._states[block] % _HELD == _CACHED
+
+    def holders(self) -> list[int]:
+        """Count the holders of each block, from 0 on."""
+        return [state // _HELD for state in self._states]
+
     def take(self) -> int:
         """Hand out one free block for new content: a plain one, else the least recently used."""
         block = self._plain.pop() if self._plain else self._evict(1)[0]
-        self.refs[block] = 1
+        self._states[block] = _HELD
         return block
 
     def take_many(self, count: int) -> list[int]:
         """Hand out `count` free blocks, or raise and change nothing."""
-        plain, refs = self._plain, self.refs
+        plain, states, held = self._plain, self._states, _HELD
         start = len(plain) - count
         if start < 0:
             blocks = plain[::-1] + self._evict(-start)
@@ -51,54 +64,50 @@ class BlockPool:
             blocks.reverse()
             del plain[start:]
         for block in blocks:
-            refs[block] = 1
+            states[block] = held
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add a holder to each of these blocks, which are held or cached; free ones leave the list."""
-        refs = self.refs
+        states = self._states
         for block in blocks:
-            if not refs[block]:
+            if states[block] < _HELD:
                 self._unlink(block)
-            refs[block] += 1
+            states[block] += _HELD
 
     def give(self, blocks: Iterable[int]) -> None:
         """Take a holder from each of these blocks; of those that become free, the first is the first to be evicted."""
-        refs, cached, plain = self.refs, self._cached, self._plain
+        states, plain, held = self._states, self._plain, _HELD
         listed = []
         for block in blocks:
-            if refs[block] == 1:
-                refs[block] = 0
-                if cached[block]:
-                    listed.append(block)
-                else:
-                    plain.append(block)
-            elif refs[block]:
-                refs[block] -= 1
-            else:
+            state = states[block]
+            if state == held:
+                states[block] = 0
+                plain.append(block)
+            elif state < held:
                 self._link(listed)
                 raise RuntimeError(f"block {block} is given back, but nobody holds it")
+            else:
+                states[block] = state = state - held
+                if state == _CACHED:
+                    listed.append(block)
         if listed:
             self._link(listed)
 
     def keep(self, blocks: Iterable[int]) -> None:
         """Mark held blocks as cached: once free, they are taken after all plain ones."""
-        refs, cached = self.refs, self._cached
+        states = self._states
         for block in blocks:
-            if not refs[block]:
+            if states[block] < _HELD:
                 raise RuntimeError(f"block {block} is to be kept, but nobody holds it")
-            cached[block] = True
+            states[block] |= _CACHED
 
     def drop(self, block: int) -> None:
         """Undo `keep`: a free block becomes a plain one."""
-        if self._cached[block] and not self.refs[block]:
+        if self._states[block] == _CACHED:
             self._unlink(block)
             self._plain.append(block)
-        self._cached[block] = False
-
-    def is_cached(self, block: int) -> bool:
-        """Tell whether a block, held or free, is cached."""
-        return self._cached[block]
+        self._states[block] &= ~_CACHED
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a block is lost, free twice, or in the wrong tier. For tests."""
@@ -109,11 +118,11 @@ class BlockPool:
             assert self._older[self._newer[block]] == block, f"links around block {block} contradict each other"
             block = self._newer[block]
         assert len(listed) == self._num_listed, f"{len(listed)} blocks are listed, {self._num_listed} counted"
-        assert all(self._cached[block] for block in listed), "a plain block is listed"
-        assert not any(self._cached[block] for block in self._plain), "a cached block is on the stack"
-        free = [block for block in range(1, self.num_blocks + 1) if self.refs[block] == 0]
+        assert all(self.is_cached(block) for block in listed), "a plain block is listed"
+        assert not any(self.is_cached(block) for block in self._plain), "a cached block is on the stack"
+        free = [block for block in range(1, self.num_blocks + 1) if not self.is_held(block)]
         assert sorted(listed + self._plain) == free, "the free blocks are not those that nobody holds, each once"
-        assert self.refs[0] == min(self.refs) == 0, "a count is negative, or the null block is held"
+        assert self._states[0] == min(self._states) == 0, "a count is negative, or the null block is held"
 
     def _link(self, blocks: list[int]) -> None:
         newer, older = self._newer, self._older
@@ -127,7 +136,7 @@ class BlockPool:
         self._num_listed += len(blocks)
 
     def _unlink(self, block: int) -> None:
-        if not self._cached[block]:
+        if not self.is_cached(block):
             raise RuntimeError(f"block {block} is neither held nor cached")
         before, after = self._older[block], self._newer[block]
         self._newer[before] = after
@@ -137,12 +146,12 @@ class BlockPool:
     def _evict(self, count: int) -> list[int]:
         if count > self._num_listed:
             raise RuntimeError(f"{count - self._num_listed} blocks more are asked for than are free")
-        newer, cached = self._newer, self._cached
+        newer, states = self._newer, self._states
         blocks = []
         block = newer[0]
         for _ in range(count):
             blocks.append(block)
-            cached[block] = False
+            states[block] = 0
             block = newer[block]
         newer[0] = block
         self._older[block] = 0

@@ -233,20 +233,22 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         elif done.error is not None:
             self._fail_step(step, done.error, output)
         else:
-            self._fail_rows(done, output)
+            if done.failed:
+                self._fail_rows(done, output)
             self._take_tokens(step, done, output)
         self.rows.returned(self.last_returned())
         return output.build(done)
 
     def _take_tokens(self, step: TableStep, done: StepDone, output: OutputBuilder) -> None:
-        num_rows, num_new, token_ids = len(step.rows), ints(done.num_new), ints(done.token_ids)
+        num_rows, token_ids = len(step.rows), ints(done.token_ids)
         self._columns.num_confirmed[step.rows] = step.ends
         if done.num_new[: len(step.row_bytes)] != ONE_TOKEN * num_rows:  # rows failed, or gave nothing
-            self._take_each(step, step.all_rows(), num_new, token_ids, output)
-            return
-        self._take_lane(step, token_ids[:num_rows], output)
-        if step.chunks:
-            self._take_each(step, step.chunks, num_new[num_rows:], token_ids[num_rows:], output)
+            self._take_each(step, step.all_rows(), ints(done.num_new), token_ids, output)
+        elif step.chunks:
+            self._take_lane(step, token_ids[:num_rows], output)
+            self._take_each(step, step.chunks, ints(done.num_new)[num_rows:], token_ids[num_rows:], output)
+        else:
+            self._take_lane(step, token_ids, output)
 
     def _take_lane(self, step: TableStep, token_ids: Ints, output: OutputBuilder) -> None:
         """Take in one new token of each of `step.rows`: at once, but for rows that something happens to."""
