@@ -87,7 +87,13 @@ class Builder:
 
     def runner(self) -> Runner:
         """Build the runner; it isn't loaded yet."""
-        context = RunnerContext(self._config, self._text.model, max_rows=self._max_rows, clock=time.monotonic)
+        context = RunnerContext(
+            self._config,
+            self._text.model,
+            max_rows=self._max_rows,
+            clock=time.monotonic,
+            build_processor=partial(self._registry.build_processor, self._text),
+        )
         runner: Runner = self._object("runner", lambda: self._registry.build_runner(context))
         return runner
 
@@ -113,7 +119,7 @@ class Builder:
             send(*messages)
 
         hash_prompt = self._registry.build_prompt_hasher(self._text)
-        return InputActor(tokenizer, self._config, facts, send_core, hash_prompt)
+        return InputActor(tokenizer, self._config, facts, send_core, hash_prompt, self._registry.check_processor)
 
     def core(self, runner: Runner, scheduler: Scheduler, publish: Callable[[ToOutput], None]) -> EngineCore:
         """Build the engine's core; its runner is loaded."""

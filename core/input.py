@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -50,6 +51,7 @@ class InputActor:
     """Turns each Submit into n Admits or one Refused.
 
     hash_prompt is the KV manager's way to name blocks by content; None: it has no prefix cache.
+    check_processor raises InvalidParameter where no plugin provides a logits processor of this name and arguments.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class InputActor:
         facts: RunnerReady,
         send_core: Callable[[Sequence[ToCore]], None],
         hash_prompt: PromptHasher | None,
+        check_processor: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._tokenizer = tokenizer
         self._facts = facts
@@ -66,6 +69,7 @@ class InputActor:
         self._clock = time.monotonic
         self._tracer = Tracer("input")
         self._hash_prompt = hash_prompt
+        self._check_processor = check_processor
         self._eos_ids = tuple(token_id for token_id in tokenizer.eos_ids if token_id < facts.vocab_size)
         self._pool_tokens = min(group.num_blocks for group in facts.groups) * config.block_size
 
@@ -136,7 +140,7 @@ class InputActor:
         keys = self._block_keys(submit.cache_salt, token_ids)
         eos_ids = () if params.ignore_eos else self._eos_ids
         stop_ids = (*params.stop_token_ids, *eos_ids) if params.stop_token_ids else eos_ids
-        self._check_ids(params)
+        self._check_names(params)
         whole = Admit(
             request=submit.request,
             token_ids=column,
@@ -197,10 +201,12 @@ class InputActor:
 
     # --- the parameters ---
 
-    def _check_ids(self, params: SamplingParams) -> None:
+    def _check_names(self, params: SamplingParams) -> None:
         self._check_vocabulary("stop_token_ids", params.stop_token_ids or ())
         self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
         self._check_vocabulary("logit_bias", params.logit_bias or ())
+        for name, arguments in (params.logits_processors or {}).items():
+            self._check_processor(name, arguments)
 
     def _check_vocabulary(
         self, field: str, token_ids: Collection[int], error: type[RequestError] = InvalidParameter
@@ -228,6 +234,7 @@ class InputActor:
             stop_ids=stop_ids,
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
+            logits_processors=params.logits_processors or {},
         )
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:

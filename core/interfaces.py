@@ -18,6 +18,7 @@ from headrace.core.messages import (
     Admit,
     FinishReason,
     RequestId,
+    RowSampling,
     RunnerReady,
     RunStep,
     StepDone,
@@ -60,11 +61,29 @@ class TextContext(Struct, frozen=True):
         return self.model
 
 
+class ProcessorContext(TextContext, frozen=True):
+    """What a logits processor is built from."""
+
+    vocab_size: int
+
+
+ProcessorBuilder = Callable[[str, dict[str, Any], int], "LogitsProcessor"]
+"""build_processor(name, arguments, vocab_size). Raises HeadraceError, which ends the request that names it."""
+
+
+def no_processors(name: str, arguments: dict[str, Any], vocab_size: int) -> "LogitsProcessor":
+    """Refuse every logits processor: the runner was built by hand, without plugins."""
+    raise ConfigError(f"logits_processors names {name!r}, but this runner was built without plugins")
+
+
 class RunnerContext(TextContext, frozen=True):
-    """What a runner is built from."""
+    """What a runner or a proposer is built from."""
 
     max_rows: int
     clock: Clock
+    proposer: "Proposer | None" = None
+    """Of drafts, for the runner; None: engine.num_speculative_tokens is 0."""
+    build_processor: ProcessorBuilder = no_processors
 
 
 class CoreContext(Struct, frozen=True):
@@ -129,6 +148,17 @@ class Batch(Struct, frozen=True):
     """One (R, max_blocks) int32 array per KV group: block tables of the step's rows."""
     samples: Ints
     """(S,) index into the R rows of those that sample; their logits are those of their last token."""
+    num_drafts: Ints | None = None
+    """(R,) how many tokens at the end of each row are drafts; None: no row has any."""
+
+    def sampled_places(self) -> Ints:
+        """Return where in the flat list logits are needed: of a row that samples, its last known token and drafts."""
+        last = self.starts[self.samples + 1] - 1
+        if self.num_drafts is None:
+            return last
+        counts = self.num_drafts[self.samples] + 1
+        ends = np.cumsum(counts, dtype=np.int32)
+        return np.repeat(last - ends + 1, counts) + np.arange(counts.sum(), dtype=np.int32)
 
 
 class StepModel(Protocol):
@@ -145,6 +175,57 @@ class StepModel(Protocol):
 
         The array is the caller's: it may be changed in place.
         """
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+
+
+class LogitsProcessor(Protocol):
+    """Changes one request's logits before its token is chosen. Owner: one row of a runner, on its compute thread."""
+
+    def __call__(self, token_ids: Ints, num_prompt: int, logits: Floats) -> Floats | None:
+        """Change the logits of the next token; minus infinity rules a token out.
+
+        token_ids: (n,) int32, read-only, valid during the call: the sequence so far, its first num_prompt the prompt.
+        logits: (vocab_size,) float32 after masks and bias and before penalties, temperature and cuts; may be changed in
+        place. Returns the (vocab_size,) float32 logits to use; None: those given, as they are now.
+
+        The same arguments must give the same logits: a request that was preempted or went through a restart goes on
+        with a new object, and ids that it was shown may turn out not to be the request's. What it remembers between
+        calls is a cache. Called for each token that is sampled. What it raises, a wrong shape, NaN, plus infinity, or
+        nothing left to sample ends its own request with RequestFailed.
+        """
+
+
+class RowState(Protocol):
+    """What a runner knows of its rows, as proposers see it: read only."""
+
+    token_ids: Ints
+    """(max_rows, longest sequence): of each row, the first num_ids count."""
+    num_ids: Ints
+    """(max_rows,) known tokens."""
+    num_prompt: Ints
+    """(max_rows,) of them, those of the prompt."""
+    tables: Ints
+    """(num_groups, max_rows, max_blocks) block ids: there is room for the drafts asked for."""
+    sampling: list[RowSampling]
+    """By row."""
+
+
+class Proposer(Protocol):
+    """Guesses next tokens, which the runner verifies in the same step: a wrong guess costs time, never a wrong token.
+
+    Lives in the runner's process, called on its compute thread.
+    """
+
+    def load(self, facts: RunnerReady) -> None:
+        """Get ready beside the runner's model, whose facts these are. Raises ModelError, ConfigError."""
+
+    def bound(self, row: int) -> None:
+        """Note that a row has a new request: what was known of it is void."""
+
+    def propose(self, state: RowState, rows: Ints, counts: Ints) -> Sequence[Ints]:
+        """Return drafts for each of these rows, at most so many (at least 1 each), which go on behind its known ids."""
 
     def close(self) -> None:
         """Release everything; idempotent."""
@@ -313,6 +394,21 @@ class Policy(Protocol):
 # --- scheduler --------------------------------------------------------------------------------------------------------
 
 
+class DraftStats(Struct, frozen=True):
+    """Counters of draft tokens."""
+
+    num_drafts: int = 0
+    """Times a row had drafts."""
+    num_draft_tokens: int = 0
+    num_accepted_per_pos: tuple[int, ...] = ()
+    """Accepted drafts by their place behind the known tokens."""
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Drafts that turned out right."""
+        return sum(self.num_accepted_per_pos)
+
+
 class SchedulerStats(Struct, frozen=True):
     """Counters and gauges of a scheduler."""
 
@@ -328,6 +424,7 @@ class SchedulerStats(Struct, frozen=True):
     """Of ended requests."""
     steps: int
     kv: KVStats
+    drafts: DraftStats = DraftStats()
 
 
 class Scheduler(Protocol):

@@ -190,6 +190,8 @@ class RowSampling(Struct, frozen=True, array_like=True):
     """End-of-sequence and stop ids, for min_tokens only; the scheduler stops requests."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logits_processors: dict[str, dict[str, Any]] = {}
+    """Arguments by name, in the order of application."""
 
 
 class Admit(Struct, frozen=True, tag=True):
@@ -282,7 +284,8 @@ class RunStep(Struct, frozen=True, tag=True):
     rows: bytes
     """int32 (num_rows,): each row at most once."""
     num_tokens: bytes
-    """int32 (num_rows,): tokens to compute, at least 1, draft tokens included."""
+    """int32 (num_rows,): tokens to compute, at least 1. What a decoding row is asked beyond those it has is room for
+    drafts, which the runner's proposer may fill."""
     bound: tuple[BindRow, ...] = ()
     """Applied before the step's rows are read."""
     tables: bytes = b""
@@ -320,9 +323,12 @@ class StepDone(Struct, frozen=True, tag=True):
 
     step: int
     num_new: bytes = b""
-    """int32 (num_rows,): sampled tokens per row, in the step's row order; 0 for a row that only prefilled or failed."""
+    """int32 (num_rows,): sampled tokens per row, in the step's row order; 0 for a row that only prefilled or failed.
+    A row with drafts gives one more than it accepts of them."""
     token_ids: bytes = b""
     """int32 (sum of num_new,)."""
+    num_drafted: bytes = b""
+    """int32 (num_rows,): draft tokens that were proposed and verified; empty where no row had any."""
     failed: tuple[RowFailure, ...] = ()
     logprobs: Logprobs | None = None
     """For sampled tokens of rows that asked."""

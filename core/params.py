@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,8 +14,9 @@ MAX_STOPS = 64
 MAX_STOP_LENGTH = 1024
 MAX_LISTED_IDS = 65536
 MAX_BAD_WORDS = 1024
+MAX_PROCESSORS = 16
 MAX_COPIED = 2**20
-"""Ids and characters of all lists, times n: each completion gets its own copy of them."""
+"""Ids and characters of all lists and arguments, times n: each completion gets its own copy of them."""
 MAX_SEED = 2**63 - 1
 
 
@@ -62,6 +64,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Sample only these ids; stored as a tuple."""
     bad_words: Sequence[str] | None = None
     """Phrases that are never completed; stored as a tuple."""
+    logits_processors: dict[str, dict[str, Any]] | None = None
+    """Plugins that change the logits, by name in the order of application, each with its arguments."""
     include_stop_str_in_output: bool = False
     """Leave the stop string at the end of the text."""
     skip_special_tokens: bool = True
@@ -78,7 +82,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         store(self, "allowed_token_ids", _allowed(self.allowed_token_ids))
         _check_whole_numbers(self)
         _check_numbers(self)
-        _check_copies(self)
+        _check_copies(self, _size_of_processors(self.logits_processors))
 
 
 def _fail(field: str, value: object, limit: str) -> InvalidParameter:
@@ -155,10 +159,29 @@ def _check_logit_bias(bias: object) -> None:
             raise _fail(f"logit_bias[{token_id}]", value, "-100 to 100")
 
 
-def _check_copies(params: SamplingParams) -> None:
+def _size_of_processors(processors: object) -> int:
+    """Count the characters of names and arguments, which must be plain values."""
+    if processors is None:
+        return 0
+    if not isinstance(processors, dict) or len(processors) > MAX_PROCESSORS:
+        raise _fail("logits_processors", processors, f"a dict of at most {MAX_PROCESSORS} names and their arguments")
+    for name, arguments in processors.items():
+        if not isinstance(name, str) or not isinstance(arguments, dict) or not all(map(_is_text, arguments)):
+            raise _fail("logits_processors", {name: arguments}, "names, each with a dict of arguments by name")
+    try:
+        return len(msgspec.json.encode(processors))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _fail("logits_processors", processors, f"plain values, as JSON has them ({error})") from None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _check_copies(params: SamplingParams, size_of_processors: int) -> None:
     ids = (params.stop_token_ids, params.allowed_token_ids, params.logit_bias)
     texts = (*(params.stop or ()), *(params.bad_words or ()))
-    listed = sum(len(some or ()) for some in ids) + sum(map(len, texts))
+    listed = sum(len(some or ()) for some in ids) + sum(map(len, texts)) + size_of_processors
     if params.n * listed > MAX_COPIED:
         raise _fail("n", params.n, f"at most {MAX_COPIED // listed} where {listed} ids and characters are listed")
 

@@ -98,6 +98,28 @@ class RunnerHooks:
         """
         raise AssertionError("a specification is never called")
 
+    @hookspec
+    def headrace_proposers(self) -> list[Provider]:
+        """Return proposers of draft tokens, for `[use] proposer`.
+
+        build(context: RunnerContext, options) -> Proposer; its load() is called after the runner's model is loaded. Built
+        only if engine.num_speculative_tokens is above 0.
+
+        Process: runner. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def headrace_logits_processors(self) -> list[Provider]:
+        """Return logits processors, which requests name in their `logits_processors`; one may name several.
+
+        build(context: ProcessorContext, options) -> LogitsProcessor; `options` come from the request's arguments.
+        Called for each request when it gets its row, on the compute thread: it and what it builds hold up all rows.
+
+        Process: runner; input decodes arguments, so that wrong ones are refused at once. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
 
 SPECIFICATIONS = (InputHooks, TextHooks, CoreHooks, RunnerHooks)
 
@@ -106,7 +128,10 @@ PROVIDES = {
     "policy": "headrace_policies",
     "kv": "headrace_kv_managers",
     "runner": "headrace_runners",
+    "proposer": "headrace_proposers",
     "tokenizer": "headrace_tokenizers",
     "prompt_hasher": "headrace_prompt_hashers",
+    "logits_processor": "headrace_logits_processors",
 }
-"""The hook that provides each role. [use] chooses all of them but prompt_hasher, which follows kv."""
+"""The hook that provides each role. [use] chooses one provider of each, but for prompt_hasher, which follows kv, and
+logits_processor, which requests choose."""

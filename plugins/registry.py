@@ -6,12 +6,15 @@ from msgspec import Struct
 
 from headrace.core.config import ROLES, Config
 from headrace.core.decode import decode, suggest
-from headrace.core.errors import ConfigError, HeadraceError, PluginError
+from headrace.core.errors import ConfigError, HeadraceError, InvalidParameter, PluginError
 from headrace.core.interfaces import (
     CoreContext,
     KVManager,
+    LogitsProcessor,
     Policy,
+    ProcessorContext,
     PromptHasher,
+    Proposer,
     Provider,
     Runner,
     RunnerContext,
@@ -20,16 +23,19 @@ from headrace.core.interfaces import (
     TextContext,
     Tokenizer,
 )
+from headrace.plugins.processors import GuardedProcessor
 
 PROTOCOLS: dict[str, type] = {
     "scheduler": Scheduler,
     "policy": Policy,
     "kv": KVManager,
     "runner": Runner,
+    "proposer": Proposer,
     "tokenizer": Tokenizer,
     "prompt_hasher": object,
+    "logits_processor": object,
 }
-"""What is built for each role; a prompt hasher is any callable."""
+"""What is built for each role; prompt hashers and logits processors are any callables."""
 
 
 class Origin(Struct, frozen=True):
@@ -51,6 +57,9 @@ class Registered(Struct, frozen=True):
     provider: Provider
     origin: Origin
 
+    def __str__(self) -> str:
+        return f"{self.origin}, {self.role} {self.provider.name!r}"
+
     def build(self, context: object, options: Struct | None) -> Any:
         """Build the object, and check that it has all that its role's protocol names.
 
@@ -68,7 +77,7 @@ class Registered(Struct, frozen=True):
         return built
 
     def _broken(self, reason: str) -> PluginError:
-        return PluginError(f"{self.origin}, {self.role} {self.provider.name!r}: {reason}")
+        return PluginError(f"{self}: {reason}")
 
 
 def _members(protocol: type) -> list[str]:
@@ -87,7 +96,10 @@ class Registry:
         self.providers = providers
         self.plugins = plugins
         self.chosen = {role: self.provider(role, getattr(config.use, role)) for role in ROLES}
-        self.options = {role: _decode_options(self.chosen[role], config.options.get(role)) for role in ROLES}
+        self.options = {
+            role: _decode_options(self.chosen[role], config.options.get(role) or {}, f"options.{role}")
+            for role in ROLES
+        }
 
     def provider(self, role: str, name: str) -> Registered:
         """Find a provider by name. Raises PluginError listing the choices."""
@@ -101,6 +113,13 @@ class Registry:
         """Build the chosen runner; it isn't loaded yet."""
         runner: Runner = self._build("runner", context)
         return runner
+
+    def build_proposer(self, context: RunnerContext) -> Proposer | None:
+        """Build the chosen proposer; it isn't loaded yet. None: there are no drafts."""
+        if not context.config.num_speculative_tokens:
+            return None
+        proposer: Proposer = self._build("proposer", context)
+        return proposer
 
     def build_kv(self, context: CoreContext) -> KVManager:
         """Build the chosen KV manager."""
@@ -130,14 +149,34 @@ class Registry:
         hash_prompt: PromptHasher = hasher.build(context, self.options["kv"])
         return hash_prompt
 
+    def check_processor(self, name: str, arguments: dict[str, Any]) -> None:
+        """Check what a request says of a logits processor. Raises InvalidParameter listing the choices."""
+        self._decode_processor(name, arguments)
+
+    def build_processor(self, text: TextContext, name: str, arguments: dict[str, Any], size: int) -> LogitsProcessor:
+        """Build a request's logits processor for a vocabulary of this size. Raises InvalidParameter, PluginError."""
+        found, options = self._decode_processor(name, arguments)
+        return GuardedProcessor(str(found), found.build(ProcessorContext(text.config, text.model, size), options))
+
+    def _decode_processor(self, name: str, arguments: dict[str, Any]) -> tuple[Registered, Struct | None]:
+        found = self.providers["logits_processor"].get(name)
+        if found is None:
+            choices = suggest(name, self.providers["logits_processor"])
+            raise InvalidParameter(
+                f"logits_processors names {name!r}, which no plugin provides; {choices}", "logits_processors"
+            )
+        try:
+            return found, _decode_options(found, arguments, f"logits_processors.{name}")
+        except ConfigError as error:
+            raise InvalidParameter(str(error), "logits_processors") from None
+
     def _build(self, role: str, context: object) -> Any:
         return self.chosen[role].build(context, self.options[role])
 
 
-def _decode_options(chosen: Registered, options: dict[str, Any] | None) -> Struct | None:
-    where = f"options.{chosen.role}"
+def _decode_options(chosen: Registered, options: dict[str, Any], where: str) -> Struct | None:
     if chosen.provider.options is not None:
-        return decode(options or {}, chosen.provider.options, where)
+        return decode(options, chosen.provider.options, where)
     if options:
         raise ConfigError(f"{where}: {chosen.role} {chosen.provider.name!r} takes no options, got {', '.join(options)}")
     return None

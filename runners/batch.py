@@ -4,10 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.columns import Ints, ints
-from headrace.core.interfaces import Batch
+from headrace.core.interfaces import Batch, ProcessorBuilder, no_processors
 from headrace.core.messages import BindRow, RowSampling, RunnerReady, RunStep
 from headrace.kv.layout import NULL_BLOCK, blocks_for, slot_mapping
 from headrace.runners.logits import Adjustments
+from headrace.runners.processors import build_processors
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy (vLLM's rule): dividing by them would overflow."""
@@ -23,9 +24,12 @@ class WorkerState:
     the two meet. A row that failed, or whose sampled token never came, has nothing to compute until it is bound again.
     """
 
-    def __init__(self, facts: RunnerReady, max_rows: int, block_size: int) -> None:
+    def __init__(
+        self, facts: RunnerReady, max_rows: int, block_size: int, build_processor: ProcessorBuilder = no_processors
+    ) -> None:
         max_blocks = blocks_for(facts.max_model_len + 1, block_size)
         self.block_size = block_size
+        self._vocab_size, self._build_processor = facts.vocab_size, build_processor
         self.num_groups = len(facts.groups)
         self.token_ids: Ints = np.zeros((max_rows, facts.max_model_len + 1), dtype=np.int32)
         """One more than the longest sequence: the token sampled at its end."""
@@ -38,6 +42,8 @@ class WorkerState:
         self.seeds: NDArray[np.uint64] = np.zeros(max_rows, dtype=np.uint64)
         self.is_plain: NDArray[np.bool_] = np.ones(max_rows, dtype=np.bool_)
         """Greedy without adjustments: the highest logit is the token."""
+        self.has_processors: NDArray[np.bool_] = np.zeros(max_rows, dtype=np.bool_)
+        """Python code changes the logits: the token is chosen by sampler.py."""
         self.num_logprobs: Ints = np.full(max_rows, NO_LOGPROBS, dtype=np.int32)
         self.num_prompt_logprobs: Ints = np.full(max_rows, NO_LOGPROBS, dtype=np.int32)
 
@@ -79,7 +85,9 @@ class WorkerState:
         self.num_computed[row] = bind.num_computed
         self.num_prompt[row] = bind.num_prompt
         self.sampling[row] = sampling
-        self.adjustments[row] = Adjustments.of(sampling)
+        processors = build_processors(sampling, self._vocab_size, self._build_processor)
+        self.adjustments[row] = Adjustments.of(sampling, processors)
+        self.has_processors[row] = bool(processors)
         self.seeds[row] = sampling.seed % _SEED_RANGE
         self.is_plain[row] = sampling.temperature < GREEDY_BELOW and self.adjustments[row] is None
         self.num_logprobs[row] = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs

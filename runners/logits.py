@@ -1,4 +1,4 @@
-"""Changes to one row's logits before its token is chosen: masks, bias and penalties. Every other row is unaffected."""
+"""Changes to one row's logits before its token is chosen: masks, bias, plugins, penalties; other rows keep theirs."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
+from headrace.core.interfaces import LogitsProcessor
 from headrace.core.messages import RowSampling
 
 _MASKED = np.float32(-np.inf)
@@ -28,15 +29,16 @@ class Adjustments:
     repetition: np.float32
     presence: np.float32
     frequency: np.float32
+    processors: tuple[LogitsProcessor, ...] = ()
 
     @classmethod
-    def of(cls, sampling: RowSampling) -> Self | None:
+    def of(cls, sampling: RowSampling, processors: tuple[LogitsProcessor, ...] = ()) -> Self | None:
         """Prepare a request's adjustments; None where it changes nothing."""
         has_penalty = (
             sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
         )
         has_mask = sampling.allowed_ids is not None or sampling.bad_words or sampling.min_tokens > 0
-        if not (has_penalty or has_mask or sampling.logit_bias):
+        if not (has_penalty or has_mask or sampling.logit_bias or processors):
             return None
         return cls(
             allowed=None if sampling.allowed_ids is None else _ids(sampling.allowed_ids),
@@ -49,17 +51,22 @@ class Adjustments:
             repetition=np.float32(sampling.repetition_penalty),
             presence=np.float32(sampling.presence_penalty),
             frequency=np.float32(sampling.frequency_penalty),
+            processors=processors,
         )
 
     def apply(self, logits: Floats, token_ids: Ints, num_prompt: int) -> Floats:
         """Return changed logits; those given stay as they are.
 
         logits: (vocab_size,) of the next token. token_ids: the whole sequence so far, the first num_prompt its prompt.
-        In this order: allowed ids, bad words, stop ids before min_tokens, bias, repetition, frequency, presence.
+        In this order: allowed ids, bad words, stop ids before min_tokens, bias, logits processors, repetition,
+        frequency, presence. Raises RequestFailed where a processor does.
         """
         output = token_ids[num_prompt:]
         adjusted = self._masked(logits, output)
         adjusted[self.bias_ids] += self.bias
+        for process in self.processors:
+            changed = process(token_ids, num_prompt, adjusted)
+            adjusted = adjusted if changed is None else changed
         self._penalise(adjusted, token_ids, output)
         return adjusted
 

@@ -1,8 +1,9 @@
 """Chooses the next token of each row: the numpy sampler, reference for all runners.
 
 Order of operations, vLLM's: log probabilities are taken from the logits as the model gave them (logprobs.py); allowed
-ids, bad words, stop ids before min_tokens, logit bias, penalties (logits.py); temperature, min-p, top-k, top-p;
-then the inverse of the cumulative distribution in vocabulary order at the row's own random number (philox.py).
+ids, bad words, stop ids before min_tokens, logit bias, logits processors of plugins, penalties (logits.py);
+temperature, min-p, top-k, top-p; then the inverse of the cumulative distribution in vocabulary order at the row's own
+random number (philox.py).
 
 "Likeliest" means the highest logit (for top-p without top-k: the highest weight), of equal ones the lowest id.
 A row's token depends on nothing but its own logits, ids and sampling parameters: rows are computed one by one, or by
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
+from headrace.core.errors import RequestFailed
 from headrace.core.messages import Logprobs, RowSampling
 from headrace.runners.batch import GREEDY_BELOW, NO_LOGPROBS, WorkerState
 from headrace.runners.logprobs import LogprobColumns, likeliest
@@ -55,26 +57,41 @@ def sample(logits: Floats, state: WorkerState, rows: Ints) -> Sampled:
     is_sound = np.isfinite(highest)
     failed = {int(rows[i]): _problem(highest[i]) for i in np.flatnonzero(~is_sound)}
     special = np.flatnonzero(is_sound & ~state.is_plain[rows])
-    numbers = uniforms(state.seeds[rows[special]], state.num_ids[rows[special]]) if len(special) else ()
-    for i, number in zip(special, numbers, strict=True):
-        row = int(rows[i])
-        adjusted = _adjusted(logits[i], state, row)
-        if adjusted is None:
-            is_sound[i] = False
-            failed[row] = "allowed_token_ids, bad_words and min_tokens leave no token to sample"
-        else:
-            token_ids[i] = choose(adjusted, state.sampling[row], number)
+    for i, problem in choose_each(logits, state, rows, special, token_ids).items():
+        is_sound[i], failed[int(rows[i])] = False, problem
     logprobs = _logprobs(logits, state, rows, token_ids, is_sound)
     return Sampled(rows[is_sound], token_ids[is_sound], failed, logprobs)
 
 
-def _adjusted(logits: Floats, state: WorkerState, row: int) -> Floats | None:
-    """Apply the row's adjustments; None if they leave nothing."""
+def choose_each(
+    logits: Floats, state: WorkerState, rows: Ints, places: NDArray[np.intp], token_ids: Ints
+) -> dict[int, str]:
+    """Choose one by one for the rows at these places, whose logits are sound, and write into token_ids (S,).
+
+    Returns what went wrong, by place.
+    """
+    if not len(places):
+        return {}
+    problems: dict[int, str] = {}
+    numbers = uniforms(state.seeds[rows[places]], state.num_ids[rows[places]])
+    for i, number in zip(places.tolist(), numbers, strict=True):
+        row = int(rows[i])
+        try:
+            token_ids[i] = choose(_adjusted(logits[i], state, row), state.sampling[row], number)
+        except RequestFailed as error:
+            problems[i] = str(error)
+    return problems
+
+
+def _adjusted(logits: Floats, state: WorkerState, row: int) -> Floats:
+    """Apply the row's adjustments. Raises RequestFailed if they leave nothing, or where a processor does."""
     adjustments = state.adjustments[row]
     if adjustments is None:
         return logits
     adjusted = adjustments.apply(logits, state.token_ids[row, : state.num_ids[row]], int(state.num_prompt[row]))
-    return adjusted if np.isfinite(adjusted.max()) else None
+    if not np.isfinite(adjusted.max()):
+        raise RequestFailed("allowed_token_ids, bad_words and min_tokens leave no token to sample")
+    return adjusted
 
 
 def _logprobs(

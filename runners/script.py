@@ -72,7 +72,8 @@ class ScriptWorker(StandaloneWorker):
     """A worker that tells its model which token of its request each row is at."""
 
     def __init__(self, model: "ScriptModel", context: RunnerContext) -> None:
-        super().__init__(model, context.max_rows, context.config.block_size, context.clock)
+        max_rows, block_size = context.max_rows, context.config.block_size
+        super().__init__(model, max_rows, block_size, context.clock, build_processor=context.build_processor)
         self._script = model
 
     def prepare(self, step: RunStep) -> Batch:

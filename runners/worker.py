@@ -15,7 +15,15 @@ import numpy as np
 
 from headrace.core.columns import Floats, Ints, ints, pack_ints
 from headrace.core.errors import EngineClosed, RequestFailed, describe
-from headrace.core.interfaces import Batch, Clock, RunnerContext, StepHandle, StepModel
+from headrace.core.interfaces import (
+    Batch,
+    Clock,
+    ProcessorBuilder,
+    RunnerContext,
+    StepHandle,
+    StepModel,
+    no_processors,
+)
 from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
 from headrace.runners.batch import WorkerState
 from headrace.runners.fail_stop import FailStop, closed
@@ -32,7 +40,10 @@ Sampler = Callable[[Floats, WorkerState, Ints], Sampled]
 
 def make_worker(model: StepModel, context: RunnerContext, sampler: Sampler = sample) -> "StandaloneWorker":
     """Build the worker that runs this model: the one place where runners of a model get theirs."""
-    return StandaloneWorker(model, context.max_rows, context.config.block_size, context.clock, sampler=sampler)
+    max_rows, block_size = context.max_rows, context.config.block_size
+    return StandaloneWorker(
+        model, max_rows, block_size, context.clock, sampler=sampler, build_processor=context.build_processor
+    )
 
 
 @dataclass(slots=True)
@@ -58,8 +69,10 @@ class StandaloneWorker:
         clock: Clock = time.monotonic,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
         sampler: Sampler = sample,
+        build_processor: ProcessorBuilder = no_processors,
     ) -> None:
         self.model = model
+        self._build_processor = build_processor
         self._sampler = sampler
         self._max_rows = max_rows
         self._block_size = block_size
@@ -151,7 +164,7 @@ class StandaloneWorker:
 
     def _load(self) -> RunnerReady:
         facts = self.model.load()
-        self._state = WorkerState(facts, self._max_rows, self._block_size)
+        self._state = WorkerState(facts, self._max_rows, self._block_size, self._build_processor)
         return facts
 
     def _post(self, work: Callable[[], Any], wake: Callable[[], None]) -> "Future[Any]":

@@ -1,5 +1,6 @@
 """The sampler in the native library: same tokens as runners/sampler.py, without a Python loop over sampling rows.
 
+Rows with logits processors, which are Python code, are sampled once more by runners/sampler.py, whose word is last.
 A row's sampling parameters are written down once, when the row is bound; what changes each step are its ids.
 """
 
@@ -13,7 +14,7 @@ from headrace.core.messages import Logprobs, RowSampling
 from headrace.runners.batch import NO_LOGPROBS, WorkerState
 from headrace.runners.logits import Adjustments, completing
 from headrace.runners.native.library import Library, address
-from headrace.runners.sampler import Sampled
+from headrace.runners.sampler import Sampled, choose_each
 
 _POINTER = np.uint64
 ROW_SAMPLING = np.dtype(
@@ -85,6 +86,9 @@ class NativeSampler:
         )
         is_sound = outcomes == 0
         failed = {int(rows[i]): _PROBLEMS[int(outcomes[i])] for i in np.flatnonzero(~is_sound)}
+        processed = np.flatnonzero(is_sound & state.has_processors[rows])
+        for i, problem in choose_each(logits, state, rows, processed, token_ids).items():
+            is_sound[i], failed[int(rows[i])] = False, problem
         logprobs = self._logprobs(logits, state, rows, token_ids, is_sound)
         return Sampled(rows[is_sound], token_ids[is_sound], failed, logprobs)
 
