@@ -109,6 +109,11 @@ class Registry:
             )
         return self.providers[role][name]
 
+    def chosen_name(self, role: str) -> str | None:
+        """Return which provider of a role is in use; None where requests choose."""
+        role = "kv" if role == "prompt_hasher" else role
+        return self.chosen[role].provider.name if role in self.chosen else None
+
     def build_runner(self, context: RunnerContext) -> Runner:
         """Build the chosen runner; it isn't loaded yet."""
         runner: Runner = self._build("runner", context)

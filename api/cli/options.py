@@ -131,7 +131,23 @@ def _plain_value(text: str) -> Any:
 def _sampling(typed: Values) -> Values:
     if "logit_bias" in typed:
         typed["logit_bias"] = dict(map(_bias, typed["logit_bias"]))
+    if "logits_processors" in typed:
+        typed["logits_processors"] = _processors(typed["logits_processors"])
     return typed
+
+
+def _processors(texts: Sequence[str]) -> Values:
+    """Read NAME or NAME.ARGUMENT=VALUE, repeated: a name may hold dots, its arguments don't."""
+    processors: dict[str, Values] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        name, _, argument = path.rpartition(".") if equals else (path, "", "")
+        if not name or (equals and not argument):
+            raise InvalidParameter(
+                f"--logits-processors is {text!r}, must be NAME or NAME.ARGUMENT=VALUE", "logits_processors"
+            )
+        processors.setdefault(name, {}).update({argument: _plain_value(value)} if argument else {})
+    return processors
 
 
 def _bias(text: str) -> tuple[int, float]:

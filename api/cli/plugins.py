@@ -38,7 +38,7 @@ def _table(registry: "Registry") -> "Table":
         table.add_column(heading, no_wrap=True)
     table.add_column("what it is")
     for role, providers in registry.providers.items():
-        chosen = registry.chosen.get(role, registry.chosen["kv"]).provider.name  # prompt hashers follow the KV manager
+        chosen = registry.chosen_name(role)
         for number, (name, registered) in enumerate(providers.items()):
             origin = registered.origin
             star = "*" if name == chosen else ""

@@ -48,6 +48,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
+    logits_processors: dict[str, dict[str, Any]] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     priority: int | None = None

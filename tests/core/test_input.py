@@ -5,6 +5,7 @@ import pytest
 
 from headrace.core.columns import ints, pack_ints
 from headrace.core.config import EngineConfig
+from headrace.core.errors import InvalidParameter
 from headrace.core.input import InputActor, child_seed
 from headrace.core.messages import (
     Admit,
@@ -27,6 +28,11 @@ FACTS = RunnerReady(VOCAB, 1000, (KVGroup(1, 100),), 8)
 REQUEST = RequestId(0, 1, 0)
 
 
+def only_known(name: str, arguments: dict) -> None:
+    if name != "known":
+        raise InvalidParameter(f"logits_processors names {name!r}", "logits_processors")
+
+
 class CountingTokenizer(SymbolsTokenizer):
     """Knows more tokens than the model, and counts the texts it is given."""
 
@@ -40,7 +46,9 @@ class CountingTokenizer(SymbolsTokenizer):
 
 
 def admit(prompt, tokenizer=None, regained=None, **params):
-    actor = InputActor(tokenizer or CountingTokenizer(), EngineConfig(), FACTS, lambda _messages: None, None)
+    actor = InputActor(
+        tokenizer or CountingTokenizer(), EngineConfig(), FACTS, lambda _messages: None, None, only_known
+    )
     return actor.admit(Submit(REQUEST, prompt, SamplingParams(seed=1, **params), regained=regained))
 
 
@@ -87,9 +95,16 @@ def test_prompt_logprobs_come_again_only_for_completions_without_tokens():
 
 def test_E15_a_long_prompt_is_not_copied_without_a_limit():
     facts = msgspec.structs.replace(FACTS, max_model_len=10**6)
-    actor = InputActor(CountingTokenizer(), EngineConfig(), facts, lambda _messages: None, None)
+    actor = InputActor(CountingTokenizer(), EngineConfig(), facts, lambda _messages: None, None, only_known)
     submit = Submit(REQUEST, TokenPrompt((1,) * 100_000), SamplingParams(seed=1, n=168))
     (refused,) = actor.admit(submit)
     assert refused.error.message == "n is 168, must be at most 167 for 100000 prompt tokens"
     assert refused.error.field == "n"
     assert len(actor.admit(msgspec.structs.replace(submit, params=SamplingParams(seed=1, n=2)))) == 2
+
+
+def test_logits_processors_are_checked_and_passed_on():
+    (admitted,) = admit(TextPrompt("a"), logits_processors={"known": {"size": 2}})
+    assert admitted.sampling.logits_processors == {"known": {"size": 2}}
+    (refused,) = admit(TextPrompt("a"), logits_processors={"known": {}, "other": {}})
+    assert (refused.error.kind, refused.error.field) == ("InvalidParameter", "logits_processors")

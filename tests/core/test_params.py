@@ -27,6 +27,14 @@ WRONG = {
     "logit_bias": [{-1: 1.0}, {"a": 1.0}, {1: 101}, {1: math.nan}, {1: "x"}, [1], {True: 1.0}],
     "allowed_token_ids": [[], [-1], ["a"], 5],
     "bad_words": [[""], "word", [5], ["x"] * 1025],
+    "logits_processors": [
+        ["a"],
+        {1: {}},
+        {"a": 1},
+        {"a": {2: 3}},
+        {"a": {"b": object()}},
+        {str(i): {} for i in range(17)},
+    ],
     "skip_special_tokens": [0],
 }
 
@@ -56,6 +64,7 @@ def test_D08_a_value_out_of_its_limits_is_refused_by_the_name_of_its_field(field
         {"stop": []},
         {"seed": -5},
         {"n": 1024},
+        {"logits_processors": {"a": {}, "b": {"c": [1, None, {"d": 2.5}]}}},
     ],
 )
 def test_D08_values_at_their_limits_are_taken(fields):
@@ -82,3 +91,8 @@ def test_E15_long_lists_are_not_copied_without_a_limit(fields):
         InvalidParameter, match="n is 513, must be at most 512 where 2048 ids and characters are listed"
     ):
         SamplingParams(n=513, **fields)
+
+
+def test_E15_arguments_of_logits_processors_are_not_copied_without_a_limit():
+    with pytest.raises(InvalidParameter, match="n is 1024, must be at most"):
+        SamplingParams(n=1024, logits_processors={"a": {"b": "x" * 2048}})

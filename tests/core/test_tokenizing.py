@@ -45,12 +45,16 @@ class GatedTokenizer(SymbolsTokenizer):
         return super().encode(text, add_special_tokens)
 
 
+def no_processor(name, arguments):
+    raise AssertionError("no request names a logits processor")
+
+
 class Pool:
     def __init__(self):
         self.sent = []
         self.came = asyncio.Event()
         self.tokenizer = GatedTokenizer()
-        self.pool = TokenizingPool(InputActor(self.tokenizer, EngineConfig(), FACTS, self._send, None))
+        self.pool = TokenizingPool(InputActor(self.tokenizer, EngineConfig(), FACTS, self._send, None, no_processor))
 
     def _send(self, messages):
         self.sent += messages

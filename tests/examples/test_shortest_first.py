@@ -1,29 +1,25 @@
 """The example package, installed as users would and used by one line in plugins.toml."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packages import EXAMPLES, install_example, run_own_tests
 
 from headrace.cli.main import main
 from headrace.core.config import load_config
 from headrace.core.errors import ConfigError
 from headrace.plugins.manager import load_plugins
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "headrace-shortest-first"
+EXAMPLE = EXAMPLES / "headrace-shortest-first"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the package into a folder of its own; built from a copy, because a build leaves files behind."""
-    folder = tmp_path_factory.mktemp("example")
-    shutil.copytree(EXAMPLE, folder / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--target", "site", "./source"], cwd=folder, check=True, timeout=120)
-    return folder / "site"
+    """Install the package into a folder of its own."""
+    return install_example(EXAMPLE.name, tmp_path_factory.mktemp("example"))
 
 
 @pytest.fixture
@@ -94,7 +90,4 @@ def test_disabled_it_provides_nothing(installed: Path) -> None:
 
 
 def test_its_own_tests_pass(site: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests")]
-    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stdout
+    run_own_tests(EXAMPLE.name, site)

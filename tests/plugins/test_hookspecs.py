@@ -19,8 +19,11 @@ def test_every_hook_provides_a_role_and_every_role_has_a_hook() -> None:
     assert sorted(hooks()) == sorted(hookspecs.PROVIDES.values())
 
 
-def test_every_role_but_the_prompt_hasher_is_chosen_in_use() -> None:
-    assert {field.name for field in msgspec.structs.fields(Use)} == hookspecs.PROVIDES.keys() - {"prompt_hasher"}
+NOT_CHOSEN = {"prompt_hasher", "logits_processor"}
+
+
+def test_every_role_that_has_one_provider_at_a_time_is_chosen_in_use() -> None:
+    assert {field.name for field in msgspec.structs.fields(Use)} == hookspecs.PROVIDES.keys() - NOT_CHOSEN
 
 
 def test_every_hook_tells_process_version_and_how_its_providers_are_built() -> None:

@@ -3,8 +3,9 @@ import pytest
 
 from headrace.core.config import ROLES, Config, EngineConfig, Use
 from headrace.core.errors import ConfigError, InvalidParameter, PluginError
-from headrace.core.interfaces import CoreContext, Provider, TextContext
+from headrace.core.interfaces import CoreContext, ProcessorContext, Provider, TextContext
 from headrace.core.messages import RunnerReady
+from headrace.plugins import hookspecs
 from headrace.plugins.registry import Origin, Registered, Registry
 
 ORIGIN = Origin("mine", "headrace-mine", "1.0")
@@ -23,7 +24,7 @@ def echo(context: object, options: object) -> object:
 def registry(config: Config | None = None, *more: tuple[str, Provider]) -> Registry:
     defaults = Use()
     providers = [(role, Provider(getattr(defaults, role), echo)) for role in ROLES]
-    found: dict[str, dict[str, Registered]] = {role: {} for role in (*ROLES, "prompt_hasher")}
+    found: dict[str, dict[str, Registered]] = {role: {} for role in hookspecs.PROVIDES}
     for role, provider in [*providers, *more]:
         found[role][provider.name] = Registered(role, provider, ORIGIN)
     return Registry(config or Config(), found, [ORIGIN])
@@ -106,3 +107,42 @@ def test_a_built_object_that_lacks_a_method_of_its_protocol_is_refused() -> None
     built = registry(Config(use=Use(policy="half")), ("policy", Provider("half", lambda context, options: Half())))
     with pytest.raises(PluginError, match="what it built, a Half, lacks remove, candidates, victim, on_finish"):
         built.build_policy(CORE)
+
+
+SCALED = ("logits_processor", Provider("scaled", lambda context, options: echo, Weights))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        (
+            "scale",
+            {},
+            "logits_processors names 'scale', which no plugin provides; did you mean 'scaled'? known: scaled",
+        ),
+        ("scaled", {"wait": 1}, "logits_processors.scaled.wait is unknown; known: weights"),
+        ("scaled", {"weights": {"a": "x"}}, "logits_processors.scaled.weights.a is 'x': expected `float`, got `str`"),
+    ],
+)
+def test_what_a_request_says_of_logits_processors_is_checked(
+    name: str, arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        registry(None, SCALED).check_processor(name, arguments)
+    assert (str(caught.value), caught.value.field) == (message, "logits_processors")
+
+
+def test_a_logits_processor_gets_its_arguments_and_the_size_of_the_vocabulary() -> None:
+    built: list[object] = []
+    provider = Provider("mine", lambda *given: built.append(given) or echo, Weights)
+    registry(None, ("logits_processor", provider)).build_processor(TEXT, "mine", {"weights": {"a": 2}}, 77)
+    assert built == [(ProcessorContext(TEXT.config, None, 77), Weights({"a": 2.0}))]
+
+
+def test_a_role_whose_providers_requests_choose_has_none_in_use() -> None:
+    built = registry(None, SCALED)
+    assert [built.chosen_name(role) for role in ("policy", "prompt_hasher", "logits_processor")] == [
+        "fcfs",
+        "paged",
+        None,
+    ]

@@ -148,6 +148,12 @@ def test_D07_D08_values_at_the_edge_are_served(server, field, value):
     assert answer.json()["usage"]["completion_tokens"] == 16
 
 
+def test_a_logits_processor_that_is_unknown_is_refused_by_name(server):
+    answer = server.post("/v1/completions", {"prompt": "Hello", "logits_processors": {"no-such": {}}})
+    assert (answer.status, answer.error()["param"]) == (400, "logits_processors")
+    assert "'no-such', which no plugin provides" in answer.error()["message"]
+
+
 def test_D06_allowing_only_what_is_forbidden_is_refused(server):
     answer = server.post("/v1/completions", {"prompt": "Hello", "allowed_token_ids": [33], "bad_words": ["A"]})
     assert answer.status == 400

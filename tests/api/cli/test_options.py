@@ -78,6 +78,21 @@ def test_logit_bias_is_read_as_pairs() -> None:
         given(logit_bias=["5"])
 
 
+def test_logits_processors_are_read_as_names_and_arguments() -> None:
+    typed = ["no-repeat.size=3", "mine.v1.5.words=['a']", "no-repeat.counts_prompt=false", "plain"]
+    assert given(logits_processors=typed)[1]["logits_processors"] == {
+        "no-repeat": {"size": 3, "counts_prompt": False},
+        "mine.v1.5": {"words": ["a"]},
+        "plain": {},
+    }
+
+
+@pytest.mark.parametrize("text", ["", "=3", "size=3", "a.=3"])
+def test_a_logits_processor_that_reads_as_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="must be NAME or NAME.ARGUMENT=VALUE"):
+        given(logits_processors=[text])
+
+
 def test_the_help_of_an_option_is_the_text_under_its_field() -> None:
     assert field_docs(EngineConfig)["block_size"] == "Tokens of one KV block."
     documented = field_docs(EngineConfig) | field_docs(SamplingParams)

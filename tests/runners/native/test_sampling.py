@@ -8,6 +8,7 @@ import pytest
 from native_models import Kernels
 
 from headrace.core.columns import Floats, Ints, floats, ints, pack_ints
+from headrace.core.interfaces import LogitsProcessor
 from headrace.core.messages import BindRow, KVGroup, Logprobs, RowSampling, RunnerReady, RunStep
 from headrace.runners.batch import WorkerState
 from headrace.runners.native.sampling import NativeSampler
@@ -23,7 +24,7 @@ def kernels() -> Kernels:
 
 def state_of(vocab: int, requests: list[RowSampling], rng: np.random.Generator) -> tuple[WorkerState, Ints]:
     """Bind a row to each request, with prompts and outputs of all lengths."""
-    state = WorkerState(RunnerReady(vocab, 64, (KVGroup(1, 9),), 1), max_rows=2 * len(requests), block_size=16)
+    state = WorkerState(RunnerReady(vocab, 64, (KVGroup(1, 9),), 1), 2 * len(requests), 16, build_processor)
     rows = rng.permutation(2 * len(requests))[: len(requests)].astype(np.int32)
     lengths = rng.integers(1, 60, len(requests))
     bound = tuple(
@@ -60,8 +61,18 @@ def random_request(vocab: int, rng: np.random.Generator) -> RowSampling:
         min_p=maybe(float(rng.choice([1e-4, 0.1, 1.0])), 0.0),
         seed=int(rng.integers(-(2**63), 2**63 - 1)),
         logprobs=maybe(int(rng.integers(0, 21)), None),
+        logits_processors=maybe({"alternate": {}}, {}),
         **maybe(changes, {}),
     )
+
+
+def build_processor(name: str, arguments: dict[str, Any], vocab_size: int) -> LogitsProcessor:
+    """Build one that lets through ids of another parity than the last one's."""
+
+    def alternate(token_ids: Ints, num_prompt: int, logits: Floats) -> None:
+        logits[token_ids[-1] % 2 :: 2] = -np.inf
+
+    return alternate
 
 
 def smooth(rng: np.random.Generator, vocab: int) -> Floats:
