@@ -93,6 +93,7 @@ class Builder:
             max_rows=self._max_rows,
             clock=time.monotonic,
             build_processor=partial(self._registry.build_processor, self._text),
+            families=self._registry.families(self._text),
         )
         runner: Runner = self._object("runner", lambda: self._registry.build_runner(context))
         return runner

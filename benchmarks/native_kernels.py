@@ -9,12 +9,14 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from headrace.core.config import EngineConfig
-from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.config import Config, EngineConfig
+from headrace.core.interfaces import Batch, RunnerContext, TextContext
 from headrace.core.model_files.resolve import resolve_model
+from headrace.plugins.manager import load_plugins
 from headrace.runners.native.model import NativeModel
 from headrace.runners.native.options import NativeOptions
 
@@ -37,13 +39,19 @@ def main() -> None:
         weights, mode = run.split("/")
         rows = max(given.batches)
         config = EngineConfig(num_kv_blocks=max(rows * (given.context // BLOCK_SIZE + 1), 600), threads=given.threads)
-        context = RunnerContext(config, resolve_model(given.model), max_rows=2 * rows, clock=time.monotonic)
+        context = context_of(config, resolve_model(given.model), rows)
         model = NativeModel(context, NativeOptions(mode=mode, weights=weights, kv_dtype=given.kv))
         vocab_size = model.load().vocab_size
         cells = [f"B={rows}: {decode(model, rows, given.context, vocab_size)}" for rows in given.batches]
         cells += [f"{rows}x{length}: {prefill(model, rows, length, vocab_size)}" for rows, length in PREFILLS]
         model.close()
         print(f"{run:18}", *cells, f"load {os.getloadavg()[0]:.1f}", sep="  ", flush=True)
+
+
+def context_of(config: EngineConfig, path: Path, rows: int) -> RunnerContext:
+    """Make what the runner is built from."""
+    families = load_plugins(Config()).families(TextContext(config, path))
+    return RunnerContext(config, path, max_rows=2 * rows, clock=time.monotonic, families=families)
 
 
 def decode(model: NativeModel, rows: int, context: int, vocab_size: int) -> str:

@@ -3,7 +3,7 @@
 Long because the whole contract between parts is read together.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -84,6 +84,8 @@ class RunnerContext(TextContext, frozen=True):
     proposer: "Proposer | None" = None
     """Of drafts, for the runner; None: engine.num_speculative_tokens is 0."""
     build_processor: ProcessorBuilder = no_processors
+    families: Mapping[str, Callable[[], Any]] = {}
+    """By architecture, what returns its Family (runners/models/contract.py)."""
 
 
 class CoreContext(Struct, frozen=True):

@@ -1,6 +1,9 @@
 """The built-in providers, registered through the same hooks as everyone else's; each imports its part when built."""
 
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from headrace.core.columns import Ints
 from headrace.core.errors import ConfigError
@@ -63,6 +66,11 @@ def headrace_runners() -> list[Provider]:
     ]
 
 
+def headrace_model_families() -> list[Provider]:
+    """Provide every architecture in runners/models."""
+    return [Provider(name, partial(_family, module), summary=summary) for name, (module, summary) in _FAMILIES.items()]
+
+
 def headrace_prompt_hashers() -> list[Provider]:
     """Provide the hasher of `paged`; `simple` has none."""
     return [Provider("paged", _paged_hasher, summary="sha256 chain over full blocks")]
@@ -74,6 +82,22 @@ def headrace_tokenizers() -> list[Provider]:
         Provider("huggingface", _huggingface, summary="the model's own"),
         Provider("symbols", _symbols, SymbolsOptions, summary="one character per token, for runners without a model"),
     ]
+
+
+_FAMILIES = {
+    "llama": ("llama", "Llama, SmolLM and alike"),
+    "mistral": ("mistral", "Mistral: Llama with a sliding window"),
+    "qwen2": ("qwen2", "Qwen2 and Qwen2.5: biases"),
+    "qwen3": ("qwen3", "Qwen3: norms of queries and keys"),
+    "gemma3": ("gemma3", "Gemma 3, its text models, in GGUF files"),
+    "gemma3_text": ("gemma3", "Gemma 3, its text models, in folders"),
+    "gpt2": ("gpt2", "GPT-2: learned positions"),
+}
+"""Module of runners/models and summary by architecture."""
+
+
+def _family(module: str, context: TextContext, options: None) -> Any:
+    return import_module(f"headrace.runners.models.{module}").FAMILY
 
 
 def _plain(context: SchedulerContext, options: None) -> Scheduler:

@@ -110,6 +110,18 @@ class RunnerHooks:
         raise AssertionError("a specification is never called")
 
     @hookspec
+    def headrace_model_families(self) -> list[Provider]:
+        """Return model families, each under the name of its architecture: `general.architecture` of GGUF files,
+        `model_type` of folders; one that has several names is provided under each.
+
+        build(context: TextContext, options) -> Family of runners/models/contract.py; there are no options. Called when
+        a model of this architecture is loaded. May block: imports of what reads configs; torch is for Family.build.
+
+        Process: runner. Since: 0.1.
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
     def headrace_logits_processors(self) -> list[Provider]:
         """Return logits processors, which requests name in their `logits_processors`; one may name several.
 
@@ -131,7 +143,8 @@ PROVIDES = {
     "proposer": "headrace_proposers",
     "tokenizer": "headrace_tokenizers",
     "prompt_hasher": "headrace_prompt_hashers",
+    "model_family": "headrace_model_families",
     "logits_processor": "headrace_logits_processors",
 }
-"""The hook that provides each role. [use] chooses one provider of each, but for prompt_hasher, which follows kv, and
-logits_processor, which requests choose."""
+"""The hook that provides each role. [use] chooses one provider of each, but for prompt_hasher, which follows kv,
+model_family, which follows the model's files, and logits_processor, which requests choose."""

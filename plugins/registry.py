@@ -1,5 +1,7 @@
 """What plugins provide, what the config chose of it, and how that is built."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -33,6 +35,7 @@ PROTOCOLS: dict[str, type] = {
     "proposer": Proposer,
     "tokenizer": Tokenizer,
     "prompt_hasher": object,
+    "model_family": object,
     "logits_processor": object,
 }
 """What is built for each role; prompt hashers and logits processors are any callables."""
@@ -110,7 +113,7 @@ class Registry:
         return self.providers[role][name]
 
     def chosen_name(self, role: str) -> str | None:
-        """Return which provider of a role is in use; None where requests choose."""
+        """Return which provider of a role is in use; None where requests or models choose."""
         role = "kv" if role == "prompt_hasher" else role
         return self.chosen[role].provider.name if role in self.chosen else None
 
@@ -153,6 +156,10 @@ class Registry:
             return None
         hash_prompt: PromptHasher = hasher.build(context, self.options["kv"])
         return hash_prompt
+
+    def families(self, text: TextContext) -> dict[str, Callable[[], Any]]:
+        """Return what builds each model family, by architecture."""
+        return {name: partial(family.build, text, None) for name, family in self.providers["model_family"].items()}
 
     def check_processor(self, name: str, arguments: dict[str, Any]) -> None:
         """Check what a request says of a logits processor. Raises InvalidParameter listing the choices."""

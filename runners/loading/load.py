@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
-from headrace.core.interfaces import Clock
+from headrace.core.interfaces import RunnerContext
 from headrace.runners.loading.folder_source import FolderSource
 from headrace.runners.loading.gguf_source import GGUFSource
 from headrace.runners.loading.source import WeightSource, load_parameters
 from headrace.runners.models.contract import CausalModel, ModelConfig
 from headrace.runners.models.generic import GenericModel
 from headrace.runners.models.layers import Ops
-from headrace.runners.models.registry import FAMILIES, find_family
+from headrace.runners.models.registry import find_family
 
 
 class LoadedModel(Struct, frozen=True):
@@ -33,15 +33,14 @@ def open_source(path: Path) -> WeightSource:
     return FolderSource(path) if path.is_dir() else GGUFSource(path)
 
 
-def load_model(
-    path: Path, dtype: torch.dtype, ops: Ops, threads: int, max_model_len: int | None, clock: Clock
-) -> LoadedModel:
-    """Load a model for sequences of at most max_model_len tokens (None: what it was made for). Raises ModelError."""
+def load_model(context: RunnerContext, dtype: torch.dtype, ops: Ops, threads: int) -> LoadedModel:
+    """Load the context's model for sequences of at most engine.max_model_len tokens. Raises ModelError, ConfigError."""
+    path, clock, max_model_len = context.need_model(), context.clock, context.config.max_model_len
     times = [clock()]
     with closing(open_source(path)) as source:
-        if path.is_dir() and source.architecture not in FAMILIES:
-            return _load_generic(path, source.architecture, dtype, max_model_len, clock)
-        family = find_family(str(path), source.architecture)
+        if path.is_dir() and source.architecture not in context.families:
+            return _load_generic(context, source.architecture, dtype)
+        family = find_family(str(path), source.architecture, context.families)
         config: ModelConfig = source.config(family)
         times.append(clock())
         weights = load_parameters(source, family, config, dtype, threads)
@@ -53,15 +52,14 @@ def load_model(
     return LoadedModel(model, config, longest, dict(zip(("read", "dequantise", "build"), seconds, strict=True)))
 
 
-def _load_generic(
-    path: Path, architecture: str, dtype: torch.dtype, max_model_len: int | None, clock: Clock
-) -> LoadedModel:
+def _load_generic(context: RunnerContext, architecture: str, dtype: torch.dtype) -> LoadedModel:
     """Let transformers load and run a folder of an architecture that isn't built in."""
     from headrace.runners.loading.generic import is_generic, load_generic
 
+    path, start = context.need_model(), context.clock()
     if not is_generic(architecture):
-        find_family(str(path), architecture)  # raises, naming what is known
-    start = clock()
+        find_family(str(path), architecture, context.families)  # raises, naming what is known
     model = load_generic(path, dtype)
-    longest = min(max_model_len or model.config.context_length, model.config.context_length)
-    return LoadedModel(model, model.config, longest, {"read": 0.0, "dequantise": clock() - start, "build": 0.0})
+    longest = min(context.config.max_model_len or model.config.context_length, model.config.context_length)
+    seconds = {"read": 0.0, "dequantise": context.clock() - start, "build": 0.0}
+    return LoadedModel(model, model.config, longest, seconds)

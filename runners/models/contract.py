@@ -100,10 +100,10 @@ class CausalModel(Protocol):
 
 
 class Family(Struct, frozen=True):
-    """One architecture: built-in models are listed in registry.py."""
+    """One architecture, provided by a plugin under the name that files call it by."""
 
     name: str
-    """`general.architecture` of a GGUF file, `model_type` of a folder's config.json."""
+    """For messages."""
     read_gguf: Callable[[GGUFFile], Any]
     """Returns the family's ModelConfig. Raises ModelFileDamaged, UnsupportedModel."""
     read_folder: Callable[[str, dict[str, Any]], Any]
@@ -114,5 +114,3 @@ class Family(Struct, frozen=True):
     """build(config, parameters by name, ops, longest sequence) -> model."""
     ignored: tuple[str, ...] = ()
     """Patterns (fnmatch) of tensors that files may have and the model doesn't need."""
-    aliases: tuple[str, ...] = ()
-    """Other names of it in either kind of file."""

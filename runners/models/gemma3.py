@@ -83,4 +83,4 @@ def _layers(is_global: list[bool], window: int) -> tuple[DecoderLayerConfig, ...
     return tuple(DecoderLayerConfig() if sees_all else DecoderLayerConfig(window, rope=1) for sees_all in is_global)
 
 
-FAMILY = Family("gemma3", read_gguf, read_folder, parameters, build, IGNORED, aliases=("gemma3_text",))
+FAMILY = Family("gemma3", read_gguf, read_folder, parameters, build, IGNORED)

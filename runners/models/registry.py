@@ -1,20 +1,25 @@
-"""Which architectures are built in: one line here and one file each."""
+"""Finding the family of a model by its architecture, among those that plugins provide; ours are in builtin.py there."""
 
-from headrace.core.errors import UnsupportedModel
-from headrace.runners.models import gemma3, gpt2, llama, mistral, qwen2, qwen3
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.core.decode import suggest
+from headrace.core.errors import PluginError, UnsupportedModel
 from headrace.runners.models.contract import Family
 
-BUILT_IN = (llama.FAMILY, mistral.FAMILY, qwen2.FAMILY, qwen3.FAMILY, gemma3.FAMILY, gpt2.FAMILY)
-FAMILIES = {name: family for family in BUILT_IN for name in (family.name, *family.aliases)}
 
-
-def find_family(where: str, architecture: str) -> Family:
+def find_family(where: str, architecture: str, families: Mapping[str, Callable[[], Any]]) -> Family:
     """Return the family of this name; `where` names the model in errors.
 
-    Raises UnsupportedModel listing what is known.
+    families: what returns each, by architecture. Raises UnsupportedModel listing what is known, PluginError.
     """
-    family = FAMILIES.get(architecture)
-    if family is None:
-        known = ", ".join(sorted(FAMILIES))
-        raise UnsupportedModel(f"{where}: architecture {architecture!r:.80} isn't built in; known are {known}")
+    if architecture not in families:
+        raise UnsupportedModel(
+            f"{where}: no plugin provides architecture {architecture!r:.80}; {suggest(architecture, families)}"
+        )
+    family = families[architecture]()
+    if not isinstance(family, Family):
+        raise PluginError(
+            f"model_family {architecture!r} is a {type(family).__name__}, must be a Family of headrace.runners.models"
+        )
     return family

@@ -1,7 +1,7 @@
 """A loaded model in the native library, with its K/V storage. Owner: NativeModel, on the compute thread."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from headrace.core.messages import KVGroup, RunnerReady
 from headrace.kv.layout import choose_num_blocks
 from headrace.runners.loading.progress import with_progress
 from headrace.runners.models.decoder import DecoderConfig
+from headrace.runners.models.decoder import build as build_decoder
 from headrace.runners.models.registry import find_family
 from headrace.runners.models.rope import Rope
 from headrace.runners.native import library as native
@@ -46,7 +47,7 @@ class Session:
         try:
             times.append(clock())
             self._file = open_tensors(context.need_model())
-            model = self._read(self._file, options.weights or config.dtype)
+            model = self._read(self._file, options.weights or config.dtype, context.families)
             times.append(clock())
             self._team = self._library.call("hr_team_new", config.threads or physical_cores(), options.pin_threads)
             facts = _facts(model, config, options)
@@ -102,11 +103,11 @@ class Session:
         self._engine = self._team = 0
         self._weights = None
 
-    def _read(self, file: TensorFile, storage: str) -> DecoderConfig:
+    def _read(self, file: TensorFile, storage: str, families: Mapping[str, Callable[[], Any]]) -> DecoderConfig:
         """Read the config and check all tensors."""
-        family = find_family(str(file.path), file.architecture)
+        family = find_family(str(file.path), file.architecture, families)
         model = file.config(family)
-        if not isinstance(model, DecoderConfig):
+        if not isinstance(model, DecoderConfig) or family.build is not build_decoder:
             raise UnsupportedModel(f"{file.path}: runner native can't run {family.name}; choose runner torch")
         if model.head_dim % LANES:
             raise UnsupportedModel(

@@ -45,7 +45,7 @@ class Session:
         torch.set_num_threads(1)  # weights are read by as many threads, each of which would bring helpers of its own
         dtype = _DTYPES[config.dtype]
         ops = TILES if config.deterministic else ANY_ROWS
-        loaded = load_model(context.need_model(), dtype, ops, threads, config.max_model_len, context.clock)
+        loaded = load_model(context, dtype, ops, threads)
         torch.set_num_threads(threads)
         self.ready = _facts(loaded, config, dtype)
         storage = KVStorage(loaded.config, self.ready.groups[0].num_blocks, config.block_size, dtype)

@@ -19,7 +19,7 @@ def test_every_hook_provides_a_role_and_every_role_has_a_hook() -> None:
     assert sorted(hooks()) == sorted(hookspecs.PROVIDES.values())
 
 
-NOT_CHOSEN = {"prompt_hasher", "logits_processor"}
+NOT_CHOSEN = {"prompt_hasher", "model_family", "logits_processor"}
 
 
 def test_every_role_that_has_one_provider_at_a_time_is_chosen_in_use() -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from families import FAMILIES
 
 from headrace.core.config import EngineConfig
 from headrace.core.interfaces import Batch, RunnerContext
 from headrace.runners.torch_cpu.model import TorchModel
 
 BLOCK_SIZE = 16
+MOST_GROUPS = 2
+"""KV groups that a batch made here is for; all have the same tables."""
 
 
 @dataclass
@@ -53,8 +56,8 @@ def take(parts: Iterable[tuple[Row, int]]) -> Batch:
         positions=np.concatenate(positions).astype(np.int32),
         starts=np.cumsum([0, *counts], dtype=np.int32),
         context_lens=np.array([row.computed for row, _ in parts], dtype=np.int32),
-        slots=[np.concatenate(slots)],
-        tables=[tables],
+        slots=[np.concatenate(slots)] * MOST_GROUPS,
+        tables=[tables] * MOST_GROUPS,
         samples=np.arange(len(parts), dtype=np.int32),
     )
 
@@ -83,7 +86,7 @@ def load_torch(path: Path, **config: Any) -> TorchModel:
 def context_of(path: Path, **config: Any) -> RunnerContext:
     """Make the context that a TorchModel is built from; its clock stands still."""
     given = {"num_kv_blocks": 256, "threads": 1, "block_size": BLOCK_SIZE, **config}
-    return RunnerContext(EngineConfig(**given), path, max_rows=64, clock=lambda: 0.0)
+    return RunnerContext(EngineConfig(**given), path, max_rows=64, clock=lambda: 0.0, families=FAMILIES)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

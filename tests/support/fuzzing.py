@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import families
 import numpy as np
 from fuzz_models import FAMILIES, QUANTS, folder_files, gguf_keys, piece_files, sound_models, tiny_gguf
 from fuzz_mutations import mutate_bytes, mutate_json, mutate_keys, mutate_safetensors
@@ -113,7 +114,7 @@ def use_native(model: Path) -> None:
 
 def _context(model: Path) -> RunnerContext:
     config = EngineConfig(max_model_len=32, num_kv_blocks=4, threads=1)
-    return RunnerContext(config, model, max_rows=2, clock=time.monotonic)
+    return RunnerContext(config, model, max_rows=2, clock=time.monotonic, families=families.FAMILIES)
 
 
 def _compute(runner: StepModel) -> None:

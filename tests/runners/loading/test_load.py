@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from batches import context_of
+from msgspec.structs import replace
 from tiny_llama import gguf_fields, gguf_tensors, save_folder, write_gguf
 
 from headrace.core.errors import ModelFileDamaged, ModelNotFound, UnsupportedModel
@@ -16,7 +18,8 @@ from headrace.runners.models.layers import ANY_ROWS
 
 def load(path: Path, max_model_len: int | None = None) -> LoadedModel:
     ticks = itertools.count()
-    return load_model(path, torch.float32, ANY_ROWS, 1, max_model_len, lambda: float(next(ticks)))
+    context = replace(context_of(path, max_model_len=max_model_len), clock=lambda: float(next(ticks)))
+    return load_model(context, torch.float32, ANY_ROWS, 1)
 
 
 def test_stages_are_timed(llama_folder: Path) -> None:
@@ -34,13 +37,13 @@ def test_an_unknown_architecture_of_a_folder_is_refused(llama: Any, tmp_path: Pa
     folder = save_folder(llama, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "nonesuch"}))
-    with pytest.raises(UnsupportedModel, match="architecture 'nonesuch' isn't built in; known are gemma3"):
+    with pytest.raises(UnsupportedModel, match="no plugin provides architecture 'nonesuch'; known: gemma3"):
         load(folder)
 
 
 def test_an_unknown_architecture_of_a_gguf_file_is_refused(llama: Any, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", gguf_fields(llama), gguf_tensors(llama, "F32"), architecture="rwkv7")
-    with pytest.raises(UnsupportedModel, match="architecture 'rwkv7' isn't built in"):
+    with pytest.raises(UnsupportedModel, match="no plugin provides architecture 'rwkv7'"):
         load(path)
 
 

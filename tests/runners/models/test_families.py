@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import families
 import numpy as np
 import pytest
 import torch
@@ -83,7 +84,7 @@ def test_bits_of_a_row_do_not_depend_on_its_batch(folder: Path) -> None:
 
 
 def test_every_parameter_of_transformers_is_listed(source: Any, folder: Path) -> None:
-    family = find_family("", source.config.model_type)
+    family = find_family("", source.config.model_type, families.FAMILIES)
     listed = {parameter.name for parameter in family.parameters(family.read_folder("", source.config.to_dict()))}
     assert listed == set(source.state_dict())
 

@@ -1,4 +1,5 @@
 import pytest
+from families import FAMILIES
 from fuzz_models import config
 
 from headrace.core.errors import ModelFileDamaged
@@ -10,10 +11,10 @@ from headrace.runners.models.registry import find_family
 def test_H03_a_window_that_no_runner_can_count_is_damage(family: str, window: int) -> None:
     values = config(family) | {"sliding_window": window}
     with pytest.raises(ModelFileDamaged, match="window"):
-        find_family("config.json", str(values["model_type"])).read_folder("config.json", values)
+        find_family("config.json", str(values["model_type"]), FAMILIES).read_folder("config.json", values)
 
 
 def test_H03_an_infinite_rope_base_is_damage() -> None:
     values = config("llama") | {"rope_parameters": {"rope_type": "default", "rope_theta": float("inf")}}
     with pytest.raises(ModelFileDamaged, match="rope_theta"):
-        find_family("config.json", "llama").read_folder("config.json", values)
+        find_family("config.json", "llama", FAMILIES).read_folder("config.json", values)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from batches import Blocks, Row, load_torch, run, run_chunks
+from batches import Blocks, Row, context_of, load_torch, run, run_chunks
 
 from headrace.core.errors import ConfigError
 from headrace.runners.loading.load import load_model
@@ -99,7 +99,7 @@ def test_a_library_that_rounds_equal_rows_differently_is_refused(llama_folder: P
 
     def built(linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]):
         ops = TILES._replace(linear=linear)
-        return load_model(llama_folder, torch.float32, ops, 1, None, lambda: 0.0).model
+        return load_model(context_of(llama_folder), torch.float32, ops, 1).model
 
     with torch.inference_mode():
         check_rows_alike(built(TILES.linear))
