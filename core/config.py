@@ -40,6 +40,8 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of one KV block."""
     enable_prefix_caching: bool = True
     """Reuse K/V of equal prompt starts."""
+    num_speculative_tokens: int = 0
+    """Draft tokens per row and step, at most; 0 turns drafts off."""
     kv_cache_memory: str | None = None
     """Memory for K/V: a size ("2GiB") or a share of the machine's ("30%"); None: what max_num_seqs full sequences need,
     at most a quarter of the memory that is free at start."""
@@ -64,7 +66,8 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
         """Check limits that types can't say. Raises ConfigError naming the field."""
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_queued_requests"):
             _at_least(1, name, getattr(self, name))
-        _at_least(0, "max_restarts", self.max_restarts)
+        for name in ("max_restarts", "num_speculative_tokens"):
+            _at_least(0, name, getattr(self, name))
         for name in ("max_model_len", "max_prefill_chunk", "num_kv_blocks", "threads"):
             if getattr(self, name) is not None:
                 _at_least(1, name, getattr(self, name))

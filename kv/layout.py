@@ -5,13 +5,18 @@ storage has num_blocks + 1 blocks.
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.core.columns import Ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
+from headrace.core.messages import KVGroup
 
 NULL_BLOCK = 0
 
@@ -63,34 +68,104 @@ def parse_memory(text: str, total_bytes: int) -> int:
     return size
 
 
-def blocks_in(memory_bytes: int, block_bytes: int) -> int:
-    """Count the usable blocks that fit in so much memory beside the null block.
+class StepLimits(NamedTuple):
+    """What one step can do to a row."""
 
-    block_bytes: bytes of one block over all layers. Raises ConfigError if not one fits.
+    max_chunk: int
+    """Most tokens it computes."""
+    max_rejected: int = 0
+    """Most tokens by which a row's next step may begin before the end of those scheduled: rejected drafts."""
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Self:
+        """Read them from the config."""
+        drafts = config.num_speculative_tokens
+        chunk = min(config.max_num_batched_tokens, config.max_prefill_chunk or config.max_num_batched_tokens)
+        return cls(max(chunk, 1 + drafts), drafts * (2 if config.async_scheduling else 1))
+
+
+def window_blocks(window: int, limits: StepLimits, block_size: int) -> int:
+    """Count the blocks that a row holds at most in a group with this window: those it sees, and those of a chunk."""
+    parts = (window - 1, limits.max_rejected, limits.max_chunk)
+    return 1 + sum(blocks_for(num_tokens, block_size) for num_tokens in parts)
+
+
+def row_blocks(window: int | None, num_tokens: int, config: EngineConfig) -> int:
+    """Count the blocks that a row of so many tokens holds at most in a group with this window, or without one."""
+    most = blocks_for(num_tokens, config.block_size)
+    return most if window is None else min(most, window_blocks(window, StepLimits.of(config), config.block_size))
+
+
+class LayerGroups(NamedTuple):
+    """The KV groups of a model's layers."""
+
+    groups: tuple[KVGroup, ...]
+    of_layer: tuple[int, ...]
+    """By layer, index of its group."""
+
+
+def group_layers(windows: Sequence[int | None], max_model_len: int) -> LayerGroups:
+    """Put layers of the same window into a group, which has no blocks yet; full attention comes first.
+
+    windows: of each layer, in tokens. One that no sequence outgrows is full attention.
     """
-    num_blocks = memory_bytes // block_bytes - 1
-    if num_blocks < 1:
-        raise ConfigError(
-            f"{memory_bytes} bytes for K/V hold no block of {block_bytes} bytes beside the null block: "
-            f"set engine.kv_cache_memory to at least {2 * block_bytes} bytes, or lower engine.block_size"
-        )
-    return num_blocks
+    seen = [None if window is None or window >= max_model_len else window for window in windows]
+    kinds = sorted(set(seen), key=lambda window: window or 0)
+    groups = tuple(KVGroup(seen.count(window), 0, window) for window in kinds)
+    return LayerGroups(groups, tuple(kinds.index(window) for window in seen))
 
 
 def choose_num_blocks(
-    config: EngineConfig, max_model_len: int, block_bytes: int, total_bytes: int, free_bytes: int
-) -> int:
-    """Decide how many usable blocks the pool has, as engine.num_kv_blocks or engine.kv_cache_memory say.
+    config: EngineConfig,
+    max_model_len: int,
+    groups: Sequence[KVGroup],
+    layer_bytes: int,
+    total_bytes: int,
+    free_bytes: int,
+) -> tuple[KVGroup, ...]:
+    """Give each group its number of usable blocks, as engine.num_kv_blocks or engine.kv_cache_memory say.
 
-    Without either: what max_num_seqs sequences of max_model_len tokens need, at most a quarter of `free_bytes`.
-    total_bytes, free_bytes: memory of the device, and what of it is free now. Raises ConfigError.
+    All groups get the same number, but one with a window no more than max_num_seqs sequences need (and enough for one
+    of max_model_len tokens even where its blocks aren't given back). Without either option: what max_num_seqs sequences
+    of max_model_len tokens need, at most a quarter of `free_bytes`.
+    layer_bytes: K and V of one block in one layer. total_bytes, free_bytes: memory of the device, and what of it is
+    free now. Raises ConfigError.
     """
+    bounds = [_most_useful(group.window, max_model_len, config) for group in groups]
+
+    def sized(most: int) -> tuple[KVGroup, ...]:
+        counts = [most if bound is None else min(most, bound) for bound in bounds]
+        return tuple(replace(group, num_blocks=count) for group, count in zip(groups, counts, strict=True))
+
     if config.num_kv_blocks is not None:
-        return config.num_kv_blocks
+        return sized(config.num_kv_blocks)
+    memory, most = free_bytes // 4, config.max_num_seqs * blocks_for(max_model_len + 1, config.block_size)
     if config.kv_cache_memory is not None:
-        return blocks_in(parse_memory(config.kv_cache_memory, total_bytes), block_bytes)
-    wanted = config.max_num_seqs * blocks_for(max_model_len + 1, config.block_size)
-    return min(wanted, blocks_in(free_bytes // 4, block_bytes))
+        memory = parse_memory(config.kv_cache_memory, total_bytes)
+        most = memory // layer_bytes
+    found = bisect_right(range(1, most + 1), memory, key=lambda count: memory_of(sized(count), layer_bytes))
+    if not found:
+        raise _too_little_memory(memory, memory_of(sized(1), layer_bytes))
+    return sized(found)
+
+
+def memory_of(groups: Sequence[KVGroup], layer_bytes: int) -> int:
+    """Count the bytes of all K and V, null blocks included; layer_bytes: those of one block in one layer."""
+    return sum((group.num_blocks + 1) * group.num_layers * layer_bytes for group in groups)
+
+
+def _most_useful(window: int | None, max_model_len: int, config: EngineConfig) -> int | None:
+    if window is None:
+        return None
+    longest = blocks_for(max_model_len + 1, config.block_size)
+    return max(longest, config.max_num_seqs * row_blocks(window, max_model_len + 1, config))
+
+
+def _too_little_memory(memory: int, least: int) -> ConfigError:
+    return ConfigError(
+        f"{memory} bytes for K/V hold no block of {least // 2} bytes beside the null block: "
+        f"set engine.kv_cache_memory to at least {least} bytes, or lower engine.block_size"
+    )
 
 
 def _bad_memory(text: str, problem: str) -> ConfigError:

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from headrace.core.columns import Ints, pack_ints
 from headrace.core.interfaces import BlockKeys, CoreContext, KVStats
 from headrace.kv.group import BlockGroup
-from headrace.kv.layout import blocks_for
+from headrace.kv.layout import StepLimits, blocks_for
 from headrace.kv.prefix import CacheCleared, Listener, block_hasher
+from headrace.kv.window import WindowGroup
 
 _ONE = np.array(1, np.int32)
+NO_LIMITS = StepLimits(max_chunk=np.iinfo(np.int32).max)
 
 
 @dataclass(slots=True)
@@ -37,9 +39,10 @@ class _Row:
 class PagedKV:
     """KVManager with one block pool and one prefix index per KV group. Owner: the scheduler.
 
-    A hit is the longest prefix that all groups hold. A group with a sliding window keeps all its blocks: right, though
-    not thrifty. Blocks are freed as soon as they are released, because steps run in order; rows are the scheduler's to
-    fence. A method called for a row in the wrong state raises RuntimeError.
+    A hit is the longest prefix that all groups accept: those with a sliding window need only what a query behind it
+    sees. They hold a row's blocks for its window and its next chunk only; what no query of the step being made sees any
+    more goes back when the row gets new ones. Blocks are free as soon as they are given back, because steps run in
+    order; rows are the scheduler's to fence. A method called for a row in the wrong state raises RuntimeError.
     """
 
     def __init__(
@@ -50,20 +53,33 @@ class PagedKV:
         max_blocks: int,
         enable_prefix_caching: bool = True,
         listener: Listener | None = None,
+        windows: Sequence[int | None] | None = None,
+        limits: StepLimits = NO_LIMITS,
     ) -> None:
         """Start empty.
 
-        num_blocks: usable blocks of each group. max_blocks: most blocks of one row.
+        num_blocks: usable blocks of each group. max_blocks: most blocks of one row. windows: of each group, in tokens.
+        limits: what one step computes of a row, for groups with a window.
         listener: gets every change of the prefix index, in an order that lets it rebuild the index.
         """
         self.block_size = block_size
         self.tables = np.zeros((len(num_blocks), max_rows, max_blocks), np.int32)
-        """(num_groups, max_rows, max_blocks), block ids; of a row only its blocks count. Read only."""
+        """(num_groups, max_rows, max_blocks), block ids; of a row only the blocks that it holds count. Read only."""
         self._most_blocks = np.array(max_blocks, np.int32)
-        self._groups = [BlockGroup(count, group, listener) for group, count in enumerate(num_blocks)]
+        self._groups = [
+            BlockGroup(count, group, table, listener)
+            if window is None
+            else WindowGroup(count, group, table, window, block_size, limits, listener)
+            for group, (count, table, window) in enumerate(
+                zip(num_blocks, self.tables, windows or [None] * len(num_blocks), strict=True)
+            )
+        ]
+        self._has_windows = windows is not None and any(windows)
+        self._scheduled = np.zeros(max_rows, np.int32)
+        """Tokens of each row that steps before the one being made compute, or fewer; kept where there are windows."""
         self._rows: list[_Row | None] = [None] * max_rows
         self._num_blocks = np.zeros(max_rows, np.int32)
-        """Blocks of each bound row."""
+        """Blocks that the tokens of each bound row fill; with a window, it may hold fewer."""
         self._changes: list[Ints] = []
         """Table changes since take_changes, (n, 4) each: group, row, index, block id."""
         self._caching = enable_prefix_caching
@@ -77,6 +93,8 @@ class PagedKV:
         config, facts = context.config, context.facts
         return cls(
             num_blocks=[group.num_blocks for group in facts.groups],
+            windows=[group.window for group in facts.groups],
+            limits=StepLimits.of(config),
             block_size=config.block_size,
             max_rows=context.max_rows,
             max_blocks=blocks_for(facts.max_model_len + 1, config.block_size),
@@ -84,43 +102,60 @@ class PagedKV:
         )
 
     def max_tokens(self) -> int:
-        """Most tokens that one request alone can hold."""
-        fewest = min(group.pool.num_blocks for group in self._groups)
-        return min(fewest, self.tables.shape[2]) * self.block_size
+        """Most tokens that one request alone can have."""
+        return min(group.max_blocks() for group in self._groups) * self.block_size
 
     def match(self, keys: BlockKeys, num_tokens: int) -> int:
         """Count tokens of a sequence of `num_tokens` that the cache holds: whole blocks, never all of it. No change."""
-        return len(self._find(keys, num_tokens)[0]) * self.block_size
+        return self._count_hit(keys, num_tokens) * self.block_size
 
     def admit(self, row: int, keys: BlockKeys, num_tokens: int, read_cache: bool, resumed: bool) -> int | None:
         """Bind blocks for `num_tokens` tokens to a free row, cached ones first.
 
         Returns the number of cached tokens (what `match` said), or None if blocks are lacking: then nothing changed.
+        Groups with a window get blocks for the first chunk; before each later one, `grow` must be called.
         """
         state = self._rows[row]
         if state is not None and state.is_bound:
             raise RuntimeError(f"row {row} is admitted, but still bound")
         needed = self._blocks_for(num_tokens)
-        hits = self._find(keys, num_tokens if read_cache else 0)
-        num_hit = len(hits[0])
-        if not all(group.has_room(hit, needed - num_hit) for group, hit in zip(self._groups, hits, strict=True)):
+        num_hit = self._count_hit(keys, num_tokens if read_cache else 0)
+        hits = [group.hit(keys.digests, num_hit) for group in self._groups]
+        counts = [group.num_first(num_hit, needed) for group in self._groups]
+        if not all(group.has_room(*parts) for group, *parts in zip(self._groups, hits, counts, strict=True)):
             return None
-        self._place(row, 0, [group.bind(hit, needed - num_hit) for group, hit in zip(self._groups, hits, strict=True)])
+        for number, (group, hit, count) in enumerate(zip(self._groups, hits, counts, strict=True)):
+            indices = np.arange(num_hit - len(hit), num_hit + count)
+            self._note(number, row, indices, group.bind(row, num_hit, hit, count))
+        self._num_blocks[row] = needed
+        self._scheduled[row] = num_hit * self.block_size
         self._rows[row] = _Row(keys, num_hit, num_hit, registers=self._caching)
         if self._caching and read_cache:
             self._count(num_tokens, num_hit * self.block_size, resumed)
         return num_hit * self.block_size
 
     def grow(self, row: int, num_tokens: int) -> bool:
-        """Make room for `num_tokens` tokens in all. False: blocks are lacking, nothing changed."""
+        """Make room to compute up to `num_tokens` tokens in all. False: blocks are lacking, nothing changed."""
         self._bound(row)
         held = int(self._num_blocks[row])
-        if num_tokens <= held * self.block_size:
+        is_within = num_tokens <= held * self.block_size
+        if is_within and not self._has_windows:
             return True
-        needed = self._blocks_for(num_tokens)
-        if not all(group.has_room((), needed - held) for group in self._groups):
+        needed = held if is_within else self._blocks_for(num_tokens)
+        counts = [group.num_lacking(row, held, needed, num_tokens) for group in self._groups]
+        scheduled = int(self._scheduled[row])
+        leaving = [
+            group.leaving(row, scheduled) if count else [] for group, count in zip(self._groups, counts, strict=True)
+        ]
+        wanted = list(zip(self._groups, counts, leaving, strict=True))
+        if not all(group.has_room((), count, blocks) for group, count, blocks in wanted):
             return False
-        self._place(row, held, [group.bind((), needed - held) for group in self._groups])
+        for number, (group, count, blocks) in enumerate(wanted):
+            end = group.end(row, held)
+            self._note(number, row, np.arange(end, end + count), group.extend(row, blocks, count))
+        if not is_within:
+            self._num_blocks[row] = needed
+            self._scheduled[row] = num_tokens
         return True
 
     def add_blocks(self, rows: NDArray[np.intp]) -> bool:
@@ -130,23 +165,27 @@ class PagedKV:
             raise RuntimeError(f"one of the rows {rows.tolist()} is not bound")
         if np.count_nonzero(held == self._most_blocks):
             raise RuntimeError(f"one of the rows {rows.tolist()} holds {self._most_blocks} blocks, which is the most")
+        if self._has_windows:
+            return self._add_one_by_one(rows.tolist(), held.tolist())
         if not all(group.has_room((), len(rows)) for group in self._groups):
             return False
         for number, group in enumerate(self._groups):
-            self._note(number, rows, held, group.bind((), len(rows)))
+            self._note(number, rows, held, group.pool.take_many(len(rows)))
         self._num_blocks[rows] = held + _ONE
         return True
 
     def commit(self, row: int, num_tokens: int) -> None:
         """Register the row's full, hashed blocks among its first `num_tokens` tokens: their steps are scheduled."""
         state = self._bound(row)
+        if self._has_windows and num_tokens > self._scheduled[row]:
+            self._scheduled[row] = num_tokens
         digests = state.keys.digests
         first = state.num_registered
         end = min(num_tokens // self.block_size, len(digests), int(self._num_blocks[row]))
         if end <= first or not state.registers:
             return
-        for table, group in zip(self.tables[:, row], self._groups, strict=True):
-            group.register(table[first:end].tolist(), digests[first:end])
+        for group in self._groups:
+            group.register(row, first, end, digests)
         state.num_registered = end
 
     def release(self, row: int, token_ids: Ints) -> None:
@@ -160,8 +199,8 @@ class PagedKV:
             if len(token_ids) // self.block_size > len(digests):
                 digests[:] = self._hasher(state.keys.root, digests, token_ids)
             self.commit(row, len(token_ids))
-        for table, group in zip(self.tables[:, row], self._groups, strict=True):
-            group.pool.give(table[: self._num_blocks[row]][::-1].tolist())
+        for group in self._groups:
+            group.pool.give(group.blocks(row, int(self._num_blocks[row]))[::-1])
         state.is_bound = False
         self._num_blocks[row] = 0
         self._changes = [changes[changes[:, 1] != row] for changes in self._changes]
@@ -222,24 +261,27 @@ class PagedKV:
             )
         changed = {row for changes in self._changes for row in changes[:, 1].tolist()}
         assert changed <= {row for row, _ in bound}, "a row that isn't bound has changes to report"
-        for tables, group in zip(self.tables, self._groups, strict=True):
-            held = Counter(block for row, state in bound for block in tables[row, : self._num_blocks[row]].tolist())
+        for group in self._groups:
+            held = Counter(block for row, _ in bound for block in group.blocks(row, int(self._num_blocks[row])))
             group.check_invariants([held[block] for block in range(group.pool.num_blocks + 1)])
             assert held.total() == sum(group.pool.holders()), "a table has a block that isn't one"
 
-    def _find(self, keys: BlockKeys, num_tokens: int) -> list[list[int]]:
-        """Return the hit of a sequence: as many blocks from every group, fewer than the sequence needs."""
+    def _count_hit(self, keys: BlockKeys, num_tokens: int) -> int:
+        """Count the blocks of a sequence's hit: as many as all groups accept, fewer than the sequence needs."""
         most = max(0, num_tokens - 1) // self.block_size if self._caching else 0
-        found = [group.index.find(keys.digests[:most]) for group in self._groups]
-        common = min(map(len, found))
-        return [blocks[:common] for blocks in found]
+        count = min(most, len(keys.digests))
+        while True:
+            before = count
+            for group in self._groups:
+                count = group.longest_hit(keys.digests, count)
+            if count == before or not self._has_windows:
+                return count
 
-    def _place(self, row: int, start: int, blocks: Sequence[Sequence[int]]) -> None:
-        """Put each group's blocks into a row's table, from `start` on."""
-        end = start + len(blocks[0])
-        for group, of_group in enumerate(blocks):
-            self._note(group, row, np.arange(start, end), of_group)
-        self._num_blocks[row] = end
+    def _add_one_by_one(self, rows: Sequence[int], held: Sequence[int]) -> bool:
+        """Grow each of these rows by a block, if all can without what leaves their windows."""
+        if not all(group.has_room((), len(rows)) for group in self._groups):
+            return False
+        return all([self.grow(row, count * self.block_size + 1) for row, count in zip(rows, held, strict=True)])
 
     def _note(
         self, group: int, rows: NDArray[np.intp] | int, indices: NDArray[np.integer], blocks: Sequence[int]

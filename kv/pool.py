@@ -38,6 +38,10 @@ class BlockPool:
         """Tell whether anybody holds a block."""
         return self._states[block] >= _HELD
 
+    def is_held_once(self, block: int) -> bool:
+        """Tell whether exactly one holds a block."""
+        return self._states[block] // _HELD == 1
+
     def is_cached(self, block: int) -> bool:
         """Tell whether a block, held or free, is cached."""
         return self._states[block] % _HELD == _CACHED

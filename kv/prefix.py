@@ -87,6 +87,10 @@ class PrefixIndex:
         """Count digests."""
         return len(self._block_of)
 
+    def __contains__(self, digest: bytes) -> bool:
+        """Tell whether a block of this digest is known."""
+        return digest in self._block_of
+
     def known(self, digests: Iterable[bytes]) -> list[int]:
         """Return one block for each of these digests that is known."""
         block_of = self._block_of

@@ -15,6 +15,7 @@ from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
 from headrace.core.interfaces import Batch, Runner, RunnerContext
 from headrace.core.messages import RunnerReady
+from headrace.kv.layout import slot_mapping
 from headrace.runners.modelless import modelless_facts
 from headrace.runners.worker import make_worker
 
@@ -33,12 +34,18 @@ class KVHashOptions(Struct, frozen=True, forbid_unknown_fields=True):
     vocab_size: int = DEFAULT_VOCAB
     num_groups: int = 1
     """KV groups, each with storage and block tables of its own; all of them enter the hash."""
+    windows: tuple[int, ...] = ()
+    """Sliding windows of the first groups in tokens; 0, as for all others, is full attention."""
 
     def __post_init__(self) -> None:
         """Check the limits. Raises ConfigError."""
         for name, least in (("vocab_size", 2), ("num_groups", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {least}")
+        if len(self.windows) > self.num_groups or min(self.windows, default=0) < 0:
+            raise ConfigError(
+                f"windows are {self.windows}, must be 0 or more tokens for at most {self.num_groups} groups"
+            )
 
 
 def build(context: RunnerContext, options: KVHashOptions) -> Runner:
@@ -52,6 +59,7 @@ class KVHashModel:
     def __init__(self, config: EngineConfig, options: KVHashOptions) -> None:
         self._config = config
         self._options = options
+        self._windows = _windows(options.num_groups, options.windows)
         self._batch: Batch | None = None
         self._token_ids: list[Ints] = []
         """Per group: (num_blocks + 1) * block_size; -1 where nothing was written."""
@@ -59,7 +67,7 @@ class KVHashModel:
 
     def load(self) -> RunnerReady:
         """Set up the storage."""
-        facts = modelless_facts(self._config, self._options.vocab_size, self._options.num_groups)
+        facts = modelless_facts(self._config, self._options.vocab_size, self._windows)
         for group in facts.groups:
             size = (group.num_blocks + 1) * self._config.block_size
             self._token_ids.append(np.full(size, -1, dtype=np.int32))
@@ -76,21 +84,25 @@ class KVHashModel:
         self._batch = batch
 
     def logits(self, indices: Ints) -> Floats:
-        """Read the whole context of each of these tokens through its row's block tables, and hash it."""
+        """Read what each of these tokens sees through its row's block tables, and hash it."""
         batch = self._batch
         assert batch is not None
         rows = np.searchsorted(batch.starts, indices, side="right") - 1
-        lengths = batch.positions[indices] + 1
+        ends = batch.positions[indices].astype(np.int64) + 1
+        sums = [self._sum(group, rows, ends, window) for group, window in enumerate(self._windows)]
+        return _logits_of(sums, self._options.vocab_size)
+
+    def _sum(self, group: int, rows: NDArray[np.int64], ends: NDArray[np.int64], window: int | None) -> Hashes:
+        """Add up the hashes of the tokens before `ends` that a group's queries see."""
+        assert self._batch is not None
+        lengths = ends if window is None else np.minimum(ends, window)
         starts = np.cumsum(lengths) - lengths
         row_of = np.repeat(rows, lengths)
-        places = np.arange(len(row_of), dtype=np.int64) - np.repeat(starts, lengths)
-        sums = []
-        for group, table in enumerate(batch.tables):
-            blocks = table[row_of, places // self._config.block_size].astype(np.int64)
-            slots = blocks * self._config.block_size + places % self._config.block_size
-            items = _hash_tokens(self._token_ids[group][slots], self._positions[group][slots], places)
-            sums.append(np.add.reduceat(items, starts))
-        return _logits_of(sums, self._options.vocab_size)
+        places = np.arange(len(row_of)) - np.repeat(starts - ends + lengths, lengths)
+        slots = slot_mapping(self._batch.tables[group], row_of, places, self._config.block_size)
+        items = _hash_tokens(self._token_ids[group][slots], self._positions[group][slots], places)
+        sums: Hashes = np.add.reduceat(items, starts)
+        return sums
 
     def close(self) -> None:
         """Drop the storage."""
@@ -102,25 +114,50 @@ class KVHashModel:
 # --- what is right ----------------------------------------------------------------------------------------------------
 
 
-def next_logits(token_ids: Sequence[int], vocab_size: int = DEFAULT_VOCAB, num_groups: int = 1) -> Floats:
+def next_logits(
+    token_ids: Sequence[int], vocab_size: int = DEFAULT_VOCAB, num_groups: int = 1, windows: Sequence[int] = ()
+) -> Floats:
     """Return the (vocab_size,) logits that follow these ids."""
     places = np.arange(len(token_ids))
-    total = _hash_tokens(np.array(token_ids), places, places).sum(keepdims=True)
-    logits: Floats = _logits_of([total] * num_groups, vocab_size)[0]
+    totals = _totals(_hash_tokens(np.array(token_ids), places, places))
+    logits: Floats = _logits_of(_seen(totals, len(token_ids), _windows(num_groups, windows)), vocab_size)[0]
     return logits
 
 
 def reference(
-    prompt: Sequence[int], num_tokens: int, vocab_size: int = DEFAULT_VOCAB, num_groups: int = 1
+    prompt: Sequence[int],
+    num_tokens: int,
+    vocab_size: int = DEFAULT_VOCAB,
+    num_groups: int = 1,
+    windows: Sequence[int] = (),
 ) -> list[int]:
     """Return the greedy continuation of a prompt."""
     places = np.arange(len(prompt) + num_tokens)
-    total = _hash_tokens(np.array(prompt), places[: len(prompt)], places[: len(prompt)]).sum(keepdims=True)
+    totals = np.zeros(len(places) + 1, np.uint64)
+    totals[: len(prompt) + 1] = _totals(_hash_tokens(np.array(prompt), places[: len(prompt)], places[: len(prompt)]))
     continuation: list[int] = []
-    for place in places[len(prompt) :, None]:
-        continuation.append(int(_logits_of([total] * num_groups, vocab_size).argmax()))
-        total = total + _hash_tokens(np.array(continuation[-1:]), place, place)
+    for end in range(len(prompt), len(places)):
+        sums = _seen(totals, end, _windows(num_groups, windows))
+        continuation.append(int(_logits_of(sums, vocab_size).argmax()))
+        place = places[end : end + 1]
+        totals[end + 1 : end + 2] = totals[end : end + 1] + _hash_tokens(np.array(continuation[-1:]), place, place)
     return continuation
+
+
+def _windows(num_groups: int, windows: Sequence[int]) -> list[int | None]:
+    """Return each group's window; None is full attention."""
+    return [window or None for window in windows] + [None] * (num_groups - len(windows))
+
+
+def _totals(hashes: Hashes) -> Hashes:
+    """Add up the hashes (n,) of the first 0 to n tokens."""
+    return np.concatenate([np.zeros(1, np.uint64), hashes.cumsum()])
+
+
+def _seen(totals: Hashes, end: int, windows: Sequence[int | None]) -> list[Hashes]:
+    """Return for each group the sum (1,) over what the last of `end` tokens sees."""
+    firsts = [0 if window is None else max(0, end - window) for window in windows]
+    return [totals[end : end + 1] - totals[first : first + 1] for first in firsts]
 
 
 def _hash_tokens(token_ids: NDArray[np.integer], positions: NDArray[np.integer], places: NDArray[np.integer]) -> Hashes:

@@ -1,5 +1,7 @@
 """Facts of runners that have no model: script, kvhash and sim."""
 
+from collections.abc import Sequence
+
 from headrace.core.config import EngineConfig
 from headrace.core.messages import KVGroup, RunnerReady
 from headrace.kv.layout import choose_num_blocks
@@ -10,14 +12,17 @@ NOMINAL_MEMORY = 2**30
 _BYTES_PER_TOKEN = 8
 
 
-def modelless_facts(config: EngineConfig, vocab_size: int, num_groups: int = 1) -> RunnerReady:
-    """Make up what a model would say: K/V of 8 bytes a token on a device with 1 GiB, contexts of 8192 by default."""
+def modelless_facts(config: EngineConfig, vocab_size: int, windows: Sequence[int | None] = (None,)) -> RunnerReady:
+    """Make up what a model would say: K/V of 8 bytes a token on a device with 1 GiB, contexts of 8192 by default.
+
+    windows: of each KV group, which has one layer.
+    """
     max_model_len = config.max_model_len or DEFAULT_MODEL_LEN
-    bytes_per_block = _BYTES_PER_TOKEN * config.block_size * num_groups
-    num_blocks = choose_num_blocks(config, max_model_len, bytes_per_block, NOMINAL_MEMORY, NOMINAL_MEMORY)
+    layer_bytes = _BYTES_PER_TOKEN * config.block_size
+    groups = [KVGroup(num_layers=1, num_blocks=0, window=window) for window in windows]
     return RunnerReady(
         vocab_size=vocab_size,
         max_model_len=max_model_len,
-        groups=(KVGroup(num_layers=1, num_blocks=num_blocks),) * num_groups,
-        bytes_per_block=bytes_per_block,
+        groups=choose_num_blocks(config, max_model_len, groups, layer_bytes, NOMINAL_MEMORY, NOMINAL_MEMORY),
+        bytes_per_block=layer_bytes * len(groups),
     )

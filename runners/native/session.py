@@ -5,15 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import UnsupportedModel
 from headrace.core.interfaces import Batch, RunnerContext
-from headrace.core.messages import KVGroup, RunnerReady
-from headrace.kv.layout import choose_num_blocks
+from headrace.core.messages import RunnerReady
+from headrace.kv.layout import LayerGroups, choose_num_blocks, group_layers
 from headrace.runners.loading.progress import with_progress
 from headrace.runners.models.decoder import DecoderConfig
 from headrace.runners.models.decoder import build as build_decoder
@@ -50,14 +49,23 @@ class Session:
             model = self._read(self._file, options.weights or config.dtype, context.families)
             times.append(clock())
             self._team = self._library.call("hr_team_new", config.threads or physical_cores(), options.pin_threads)
-            facts = _facts(model, config, options)
-            self._kept = self._make_engine(model, facts, config.block_size, options)
+            longest = min(config.max_model_len or model.context_length, model.context_length)
+            layer_bytes = _layer_bytes(model, config.block_size, options)
+            layout = _layout(model, config, longest, layer_bytes)
+            self._kept = self._make_engine(model, layout, config.block_size, options)
             times.append(clock())
         except BaseException:
             self.close()
             raise
         library, read, pack = np.diff(times).tolist()
-        self.ready = replace(facts, timings={"library": library, "read": read, "pack": pack})
+        self.ready = RunnerReady(
+            vocab_size=model.vocab_size,
+            max_model_len=longest,
+            groups=layout.groups,
+            bytes_per_block=model.num_layers * layer_bytes,
+            dtype=options.kv_dtype,
+            timings={"library": library, "read": read, "pack": pack},
+        )
         self.sampler = NativeSampler(self._library, self._team, model.vocab_size)
 
     def forward(self, batch: Batch, tokens: Ints) -> Floats:
@@ -119,16 +127,21 @@ class Session:
         return model
 
     def _make_engine(
-        self, model: DecoderConfig, facts: RunnerReady, block_size: int, options: NativeOptions
+        self, model: DecoderConfig, layout: LayerGroups, block_size: int, options: NativeOptions
     ) -> list[Any]:
         """Pack all weights and build the engine; returns what it points to."""
         weights = self._weights
         assert weights is not None
         layers = [
-            native.Layer(**weights.layer(self._team, index), window=layer.window or 0, group=0, rotary=layer.rope)
+            native.Layer(
+                **weights.layer(self._team, index),
+                window=layer.window or 0,
+                group=layout.of_layer[index],
+                rotary=layer.rope,
+            )
             for index, layer in enumerate(with_progress(model.layers, len(model.layers), "layers"))
         ]
-        num_blocks: NDArray[np.int32] = np.array([group.num_blocks + 1 for group in facts.groups], dtype=np.int32)
+        num_blocks: NDArray[np.int32] = np.array([group.num_blocks + 1 for group in layout.groups], dtype=np.int32)
         frequencies = [rope.frequencies(model.head_dim) for rope in model.ropes]
         all_layers, rotaries = _array_of(layers), _array_of(_rotaries(model.ropes, frequencies))
         made = native.Model(
@@ -157,19 +170,17 @@ class Session:
         return [num_blocks, frequencies, rotaries]
 
 
-def _facts(model: DecoderConfig, config: EngineConfig, options: NativeOptions) -> RunnerReady:
-    longest = min(config.max_model_len or model.context_length, model.context_length)
-    width = -(-config.block_size // LANES) * LANES
-    numbers = model.num_layers * model.num_kv_heads * model.head_dim * (width + config.block_size)
-    block_bytes = numbers * _KV_BYTES[options.kv_dtype]
-    num_blocks = choose_num_blocks(config, longest, block_bytes, total_memory(), free_memory())
-    return RunnerReady(
-        vocab_size=model.vocab_size,
-        max_model_len=longest,
-        groups=(KVGroup(model.num_layers, num_blocks),),
-        bytes_per_block=block_bytes,
-        dtype=options.kv_dtype,
-    )
+def _layer_bytes(model: DecoderConfig, block_size: int, options: NativeOptions) -> int:
+    """Count the bytes of K and V of one block in one layer: K is padded to whole vectors of tokens."""
+    width = -(-block_size // LANES) * LANES
+    return model.num_kv_heads * model.head_dim * (width + block_size) * _KV_BYTES[options.kv_dtype]
+
+
+def _layout(model: DecoderConfig, config: EngineConfig, longest: int, layer_bytes: int) -> LayerGroups:
+    """Put layers of one window into a group, and give each its blocks."""
+    layout = group_layers([layer.window for layer in model.layers], longest)
+    groups = choose_num_blocks(config, longest, layout.groups, layer_bytes, total_memory(), free_memory())
+    return layout._replace(groups=groups)
 
 
 def _rotaries(ropes: Sequence[Rope], frequencies: Sequence[Floats]) -> list[native.Rotary]:

@@ -1,5 +1,6 @@
 """Attention of a flat batch over paged K/V, fast: rows with one token each in groups, longer ones by themselves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,26 +72,37 @@ class _Chunk:
 
 
 Plan = list[_Single | _Chunk]
+Plans = dict[int | None, Plan]
+"""By window."""
 
 
 class PagedAttention:
     """Attends over the K/V of a storage. Results depend on batch mates in their last bits."""
 
-    def __init__(self, storage: KVStorage, block_size: int) -> None:
-        self._storage, self._block_size = storage, block_size
+    def __init__(self, storage: KVStorage, block_size: int, windows: Sequence[int | None]) -> None:
+        """Start; windows: tokens that a query sees in each layer, itself included (None: all before it)."""
+        self._storage, self._block_size, self._windows = storage, block_size, windows
+        self._group_of = dict(zip(windows, storage.group_of_layer, strict=True))
+        """By window, the KV group of its layers."""
 
-    def plan(self, batch: Batch, window: int | None) -> Plan:
-        """Cut a batch into parts, for all layers in which a query sees so many tokens (None: all before it)."""
+    def plan(self, batch: Batch) -> Plans:
+        """Cut a batch into parts, in one way for each window."""
         counts = np.diff(batch.starts)
         singles = np.flatnonzero(counts == 1).astype(np.int32)
-        groups = similar_lengths(singles, batch.context_lens) if len(singles) else []
-        chunks = [self._chunk(batch, int(row), window) for row in np.flatnonzero(counts > 1)]
-        return [*(self._single(batch, group, window) for group in groups), *chunks]
+        alike = similar_lengths(singles, batch.context_lens) if len(singles) else []
+        longer = np.flatnonzero(counts > 1).tolist()
+        return {
+            window: [
+                *(self._single(batch, batch.tables[group], rows, window) for rows in alike),
+                *(self._chunk(batch, batch.tables[group], row, window) for row in longer),
+            ]
+            for window, group in self._group_of.items()
+        }
 
-    def attend(self, layer: int, queries: Tensor, plan: Plan, scale: float) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, plans: Plans, scale: float) -> Tensor:
         """Return what queries (T, heads, D) find in the K/V of a layer, in their shape."""
         out = torch.empty_like(queries)
-        for part in plan:
+        for part in plans[self._windows[layer]]:
             keys, values = self._storage.read(layer, part.slots)
             if isinstance(part, _Single):
                 out[part.tokens] = _attend_single(queries[part.tokens], keys, values, part.mask, scale)
@@ -99,20 +111,19 @@ class PagedAttention:
                 out[own] = _attend_chunk(queries[own], keys, values, part.mask, scale)
         return out
 
-    def _single(self, batch: Batch, rows: Ints, window: int | None) -> _Single:
+    def _single(self, batch: Batch, table: Ints, rows: Ints, window: int | None) -> _Single:
         lengths = batch.context_lens[rows]
-        slots = context_slots(batch.tables[0][rows], lengths, self._block_size, window)
+        slots = context_slots(table[rows], lengths, self._block_size, window)
         seen = lengths if window is None else np.minimum(lengths, window)
         mask = np.arange(slots.shape[1]) < seen[:, None]
         tokens = torch.tensor(batch.starts[rows])
         return _Single(tokens, torch.from_numpy(slots.reshape(-1)), torch.from_numpy(mask)[:, None, None, :])
 
-    def _chunk(self, batch: Batch, row: int, window: int | None) -> _Chunk:
+    def _chunk(self, batch: Batch, table: Ints, row: int, window: int | None) -> _Chunk:
         start, end = int(batch.starts[row]), int(batch.starts[row + 1])
         count = end - start
         seen = None if window is None else window + count - 1
-        table, length = batch.tables[0][row : row + 1], batch.context_lens[row : row + 1]
-        slots = context_slots(table, length, self._block_size, seen)[0]
+        slots = context_slots(table[row : row + 1], batch.context_lens[row : row + 1], self._block_size, seen)[0]
         before = len(slots) - count
         mask = torch.ones(count, len(slots), dtype=torch.bool).tril(before)
         if window is not None:

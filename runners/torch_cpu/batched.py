@@ -14,20 +14,18 @@ class BatchedForward:
 
     def __init__(self, model: CausalModel, storage: KVStorage, block_size: int) -> None:
         self._model, self._storage = model, storage
-        self._attention = PagedAttention(storage, block_size)
-        self._windows = {layer.window for layer in model.layers}
+        self._attention = PagedAttention(storage, block_size, [layer.window for layer in model.layers])
 
     def hidden(self, batch: Batch) -> Tensor:
         """Write K/V of all tokens, layer by layer, and return the last layer's output (T, hidden)."""
         positions = torch.tensor(batch.positions, dtype=torch.int64)
-        slots = torch.tensor(batch.slots[0])
-        plans = {window: self._attention.plan(batch, window) for window in self._windows}
+        slots, plans = [torch.tensor(of_group) for of_group in batch.slots], self._attention.plan(batch)
         scale = self._model.attention_scale
         x = self._model.embed(torch.tensor(batch.token_ids), positions)
         for index, layer in enumerate(self._model.layers):
             queries, keys, values = layer.before_attention(x, positions)
             self._storage.write(index, slots, keys, values)
-            x = layer.after_attention(x, self._attention.attend(index, queries, plans[layer.window], scale))
+            x = layer.after_attention(x, self._attention.attend(index, queries, plans, scale))
         return x
 
     def logits(self, x: Tensor) -> Tensor:

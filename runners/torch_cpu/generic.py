@@ -14,18 +14,16 @@ class GenericForward:
 
     def __init__(self, model: GenericModel, storage: KVStorage, block_size: int) -> None:
         self._model, self._storage = model, storage
-        self._attention = PagedAttention(storage, block_size)
         self._layers = model.config.layers
+        self._attention = PagedAttention(storage, block_size, [layer.window for layer in self._layers])
 
     def hidden(self, batch: Batch) -> Tensor:
         """Write K/V of all tokens, layer by layer, and return the last layer's output (T, hidden)."""
-        slots = torch.tensor(batch.slots[0])
-        plans = {window: self._attention.plan(batch, window) for window in {layer.window for layer in self._layers}}
+        slots, plans = [torch.tensor(of_group) for of_group in batch.slots], self._attention.plan(batch)
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            facts = self._layers[layer]
             self._storage.write(layer, slots, keys, values)
-            return self._attention.attend(layer, queries, plans[facts.window], facts.scale)
+            return self._attention.attend(layer, queries, plans, self._layers[layer].scale)
 
         positions = torch.tensor(batch.positions, dtype=torch.int64)
         return self._model.hidden(torch.tensor(batch.token_ids, dtype=torch.int64), positions, attend)

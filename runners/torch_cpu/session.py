@@ -10,8 +10,8 @@ from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
 from headrace.core.interfaces import Batch, RunnerContext
-from headrace.core.messages import KVGroup, RunnerReady
-from headrace.kv.layout import blocks_for, bytes_per_block, choose_num_blocks
+from headrace.core.messages import RunnerReady
+from headrace.kv.layout import LayerGroups, bytes_per_block, choose_num_blocks, group_layers, memory_of, row_blocks
 from headrace.runners.loading.load import LoadedModel, load_model
 from headrace.runners.models.generic import GenericModel
 from headrace.runners.models.layers import ANY_ROWS, TILES
@@ -47,17 +47,26 @@ class Session:
         ops = TILES if config.deterministic else ANY_ROWS
         loaded = load_model(context, dtype, ops, threads)
         torch.set_num_threads(threads)
-        self.ready = _facts(loaded, config, dtype)
-        storage = KVStorage(loaded.config, self.ready.groups[0].num_blocks, config.block_size, dtype)
+        layer_bytes = _layer_bytes(loaded, config, dtype)
+        layout = _layout(loaded, config, layer_bytes)
+        self.ready = RunnerReady(
+            vocab_size=loaded.config.vocab_size,
+            max_model_len=loaded.max_model_len,
+            groups=layout.groups,
+            bytes_per_block=loaded.config.num_layers * layer_bytes,
+            dtype=str(dtype).removeprefix("torch."),
+            timings=loaded.timings,
+        )
+        storage = KVStorage(loaded.config, layout, config.block_size, dtype)
         self._forward = _make_forward(loaded, storage, config)
         self._block_size = config.block_size
         self._hidden: Tensor | None = None
-        _tell_capacity(self.ready, config.block_size)
+        _tell_capacity(self.ready, config, layer_bytes)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> None:
         """Run a batch. Raises IndexError if a token has no block."""
-        if batch.slots[0].min() < self._block_size:
+        if min(int(slots.min()) for slots in batch.slots) < self._block_size:
             raise IndexError("a token has no block: its slot lies in the null block")
         self._hidden = self._forward.hidden(batch)
 
@@ -81,29 +90,28 @@ def _make_forward(loaded: LoadedModel, storage: KVStorage, config: EngineConfig)
     return make(loaded.model, storage, config.block_size)
 
 
-def _facts(loaded: LoadedModel, config: EngineConfig, dtype: torch.dtype) -> RunnerReady:
+def _layer_bytes(loaded: LoadedModel, config: EngineConfig, dtype: torch.dtype) -> int:
     model = loaded.config
-    block_bytes = bytes_per_block(
-        model.num_layers, model.num_kv_heads, model.head_dim, dtype.itemsize, config.block_size
-    )
-    num_blocks = choose_num_blocks(config, loaded.max_model_len, block_bytes, total_memory(), free_memory())
-    return RunnerReady(
-        vocab_size=model.vocab_size,
-        max_model_len=loaded.max_model_len,
-        groups=(KVGroup(model.num_layers, num_blocks),),
-        bytes_per_block=block_bytes,
-        dtype=str(dtype).removeprefix("torch."),
-        timings=loaded.timings,
-    )
+    return bytes_per_block(1, model.num_kv_heads, model.head_dim, dtype.itemsize, config.block_size)
 
 
-def _tell_capacity(ready: RunnerReady, block_size: int) -> None:
-    num_blocks = ready.groups[0].num_blocks
+def _layout(loaded: LoadedModel, config: EngineConfig, layer_bytes: int) -> LayerGroups:
+    """Put layers of one window into a group, and give each its blocks."""
+    model, longest = loaded.model, loaded.max_model_len
+    layers = model.config.layers if isinstance(model, GenericModel) else model.layers
+    layout = group_layers([layer.window for layer in layers], longest)
+    groups = choose_num_blocks(config, longest, layout.groups, layer_bytes, total_memory(), free_memory())
+    return layout._replace(groups=groups)
+
+
+def _tell_capacity(ready: RunnerReady, config: EngineConfig, layer_bytes: int) -> None:
+    longest = ready.max_model_len
+    num_requests = [group.num_blocks / row_blocks(group.window, longest, config) for group in ready.groups]
     _log.info(
-        "K/V: %.2f GiB in %d blocks hold %d tokens: %.1f requests of %d tokens",
-        num_blocks * ready.bytes_per_block / 2**30,
-        num_blocks,
-        num_blocks * block_size,
-        num_blocks / blocks_for(ready.max_model_len, block_size),
-        ready.max_model_len,
+        "K/V: %.2f GiB in %s blocks hold %d tokens: %.1f requests of %d tokens",
+        memory_of(ready.groups, layer_bytes) / 2**30,
+        " + ".join(str(group.num_blocks) for group in ready.groups),
+        ready.groups[0].num_blocks * config.block_size,
+        min(num_requests),
+        longest,
     )

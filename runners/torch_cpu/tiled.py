@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace.core.columns import Ints
 from headrace.core.errors import ConfigError
 from headrace.core.interfaces import Batch
 from headrace.runners.models.contract import CausalModel
@@ -46,7 +47,7 @@ class _Row:
     start: int
     end: int
     slots: Tensor
-    """(L,) of its context; its own tokens are the last ones."""
+    """(L,) of what its tokens see; they are the last ones."""
 
 
 class TiledForward:
@@ -54,18 +55,26 @@ class TiledForward:
 
     def __init__(self, model: CausalModel, storage: KVStorage, block_size: int) -> None:
         self._model, self._storage, self._block_size = model, storage, block_size
+        windows = [layer.window for layer in model.layers]
+        self._group_of = dict(zip(windows, storage.group_of_layer, strict=True))
+        """By window, the KV group of its layers."""
         check_rows_alike(model)
 
     def hidden(self, batch: Batch) -> Tensor:
         """Write K/V of all tokens, layer by layer, and return the last layer's output (T, hidden)."""
         positions = torch.tensor(batch.positions, dtype=torch.int64)
-        slots = torch.tensor(batch.slots[0])
-        rows = [self._row(batch, index) for index in range(len(batch.rows))]
+        slots = [torch.tensor(of_group) for of_group in batch.slots]
+        rows = {
+            window: [self._row(batch, batch.tables[group], index, window) for index in range(len(batch.rows))]
+            for window, group in self._group_of.items()
+        }
         x = self._model.embed(torch.tensor(batch.token_ids), positions)
         for index, layer in enumerate(self._model.layers):
             queries, keys, values = in_tiles(layer.before_attention, x, positions)
             self._storage.write(index, slots, keys, values)
-            (x,) = in_tiles(_single(layer.after_attention), x, self._attend(index, queries, rows, layer.window))
+            (x,) = in_tiles(
+                _single(layer.after_attention), x, self._attend(index, queries, rows[layer.window], layer.window)
+            )
         return x
 
     def logits(self, x: Tensor) -> Tensor:
@@ -73,10 +82,11 @@ class TiledForward:
         (logits,) = in_tiles(_single(self._model.head), x)
         return logits
 
-    def _row(self, batch: Batch, index: int) -> _Row:
-        table, length = batch.tables[0][index : index + 1], batch.context_lens[index : index + 1]
-        slots = torch.from_numpy(context_slots(table, length, self._block_size)[0])
-        return _Row(int(batch.starts[index]), int(batch.starts[index + 1]), slots)
+    def _row(self, batch: Batch, table: Ints, index: int, window: int | None) -> _Row:
+        start, end = int(batch.starts[index]), int(batch.starts[index + 1])
+        seen, length = None if window is None else window + end - start - 1, batch.context_lens[index : index + 1]
+        slots = context_slots(table[index : index + 1], length, self._block_size, seen)[0]
+        return _Row(start, end, torch.from_numpy(slots))
 
     def _attend(self, layer: int, queries: Tensor, rows: list[_Row], window: int | None) -> Tensor:
         out = torch.empty_like(queries)

@@ -5,7 +5,7 @@ take_changes, as a runner does, and steps run later than they are scheduled, in 
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,11 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.core.columns import ints
 from headrace.core.interfaces import BlockKeys, KVManager
-from headrace.kv.layout import blocks_for
+from headrace.kv.layout import StepLimits, blocks_for
 from headrace.kv.paged import PagedKV
 from headrace.kv.prefix import BlockRemoved, BlockStored, KVEvent, hash_blocks, root_digest
 from headrace.kv.simple import SimpleKV
 
+MOST_COMPUTED = 5
+"""Tokens of a row that a step computes."""
 picks = st.integers(0, 59)
 """Chooses one of several, by the rest of a division."""
 
@@ -77,34 +79,35 @@ class Step:
 class Storage:
     """The runner: tables mirrored from changes, one content per slot."""
 
-    def __init__(self, num_groups: int, max_rows: int, max_blocks: int, block_size: int) -> None:
-        self.block_size = block_size
-        self.tables = np.zeros((num_groups, max_rows, max_blocks), np.int32)
+    def __init__(self, windows: Sequence[int | None], max_rows: int, max_blocks: int, block_size: int) -> None:
+        self.block_size, self.windows = block_size, windows
+        self.tables = np.zeros((len(windows), max_rows, max_blocks), np.int32)
         self.slots: dict[tuple[int, int], tuple[Binding, object]] = {}
         """By group and slot, who wrote last, and what."""
 
-    def places(self, row: int, first: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        """Yield position and place of these positions of a row, in every group."""
+    def places(self, group: int, row: int, first: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Yield position and place of these positions of a row in a group."""
         for position in range(first, end):
-            for group, table in enumerate(self.tables[:, row]):
-                block = int(table[position // self.block_size])
-                assert block > 0, "the null block is written or read"
-                yield position, (group, block * self.block_size + position % self.block_size)
+            block = int(self.tables[group, row, position // self.block_size])
+            assert block > 0, "the null block is written or read"
+            yield position, (group, block * self.block_size + position % self.block_size)
 
     def run(self, step: Step) -> None:
-        """Write the K/V of all the step's tokens, then read the whole context of each of its rows."""
+        """Write the K/V of all the step's tokens, then read all that those of each of its rows see."""
         for group, row, index, block in ints(step.changes).reshape(-1, 4).tolist():
             self.tables[group, row, index] = block
         for binding, first, end in step.work:
-            for position, place in self.places(binding.row, first, end):
-                self.slots[place] = binding, binding.request.content(position)
-        for binding, _, end in step.work:
-            if not binding.is_unsound:
-                self.check(binding, end)
+            for group in range(len(self.windows)):
+                for position, place in self.places(group, binding.row, first, end):
+                    self.slots[place] = binding, binding.request.content(position)
+        for binding, first, end in step.work:
+            for group, window in enumerate(self.windows):
+                if not binding.is_unsound:
+                    self.check(group, binding, 0 if window is None else max(0, first - window + 1), end)
 
-    def check(self, binding: Binding, end: int) -> None:
-        """Check that a row reads its own tokens, and nothing else, at its first positions."""
-        for position, place in self.places(binding.row, 0, end):
+    def check(self, group: int, binding: Binding, first: int, end: int) -> None:
+        """Check that a row reads its own tokens, and nothing else, at these positions."""
+        for position, place in self.places(group, binding.row, first, end):
             writer, content = self.slots[place]
             assert content == binding.request.content(position), f"{place} holds another sequence's K/V"
             assert not writer.is_unsound, f"{place} was written by a row that failed"
@@ -113,7 +116,8 @@ class Storage:
 class KVMachine(RuleBasedStateMachine):
     """Requests come, grow, end, are preempted, fail; the cache is reset; two steps may be in flight."""
 
-    num_groups = 1
+    windows: Sequence[int | None] = (None,)
+    """Of each group."""
     caching = True
     block_size = 2
     max_rows = 6
@@ -121,17 +125,20 @@ class KVMachine(RuleBasedStateMachine):
 
     def make(self, num_blocks: int) -> KVManager:
         """Build the manager under test."""
-        counts = [num_blocks + group for group in range(self.num_groups)]
-        return PagedKV(counts, self.block_size, self.max_rows, self.max_blocks, self.caching, self.listen)
+        counts = [num_blocks + group for group in range(len(self.windows))]
+        sizes = (self.block_size, self.max_rows, self.max_blocks)
+        return PagedKV(counts, *sizes, self.caching, self.listen, self.windows, StepLimits(MOST_COMPUTED))
 
     @initialize(num_blocks=st.integers(3, 20))
     def start(self, num_blocks: int) -> None:
         """Start with a small pool, so that eviction and refusal are common."""
         self.index: dict[tuple[int, bytes], set[int]] = {}
         self.kv = self.make(num_blocks)
-        self.storage = Storage(self.num_groups, self.max_rows, self.max_blocks, self.block_size)
+        self.storage = Storage(self.windows, self.max_rows, self.max_blocks, self.block_size)
         self.owners: dict[tuple[int, int], Binding] = {}
-        """By group and block, the binding that took it for its own content."""
+        """By group and block, the binding that registered it."""
+        self.registrant: Binding | None = None
+        """Whose blocks are being registered."""
         self.latest: dict[int, Binding] = {}
         """By row, its last binding."""
         self.waiting: list[Request] = []
@@ -147,6 +154,8 @@ class KVMachine(RuleBasedStateMachine):
             blocks = self.index.setdefault((event.group, event.digest), set())
             assert event.block not in blocks
             blocks.add(event.block)
+            assert self.registrant is not None
+            self.owners[event.group, event.block] = self.registrant
         elif isinstance(event, BlockRemoved):
             self.index[event.group, event.digest].remove(event.block)
         else:
@@ -176,12 +185,15 @@ class KVMachine(RuleBasedStateMachine):
 
     def expected_match(self, request: Request, num_tokens: int) -> int:
         """Count by the rebuilt index."""
-        count = 0
-        for digest in request.keys.digests[: (num_tokens - 1) // self.block_size]:
-            if not all(self.index.get((group, digest)) for group in range(self.num_groups)):
-                break
-            count += 1
-        return count * self.block_size
+        digests = request.keys.digests[: (num_tokens - 1) // self.block_size]
+        counts = range(len(digests), 0, -1)
+        return next((count * self.block_size for count in counts if self.is_hit(digests[:count])), 0)
+
+    def is_hit(self, digests: Sequence[bytes]) -> bool:
+        """Tell whether each group has what a query right behind these blocks sees, by the rebuilt index."""
+        length = len(digests) * self.block_size
+        firsts = [0 if window is None else max(0, length - window + 1) // self.block_size for window in self.windows]
+        return all(self.index.get((group, digest)) for group, first in enumerate(firsts) for digest in digests[first:])
 
     # --- events ---
 
@@ -213,7 +225,7 @@ class KVMachine(RuleBasedStateMachine):
         cached = self.kv.admit(row, request.keys, num_tokens, read_cache, resumed)
         if cached is None:
             assert self.kv.stats() == before
-            assert self.num_groups > 1 or before.num_free < blocks_for(num_tokens, self.block_size)
+            assert len(self.windows) > 1 or before.num_free < blocks_for(num_tokens, self.block_size)
             return False
         assert cached == predicted
         if self.caching and read_cache:
@@ -221,22 +233,21 @@ class KVMachine(RuleBasedStateMachine):
             self.hits += cached * (not resumed)
             self.queries += num_tokens * (not resumed)
         binding = self.latest[row] = Binding(request, row, cached, cached)
-        blocks = set(self.blocks(binding, 0, cached))
-        shared = blocks & {block for other in self.bound if other is not binding for block in self.blocks(other, 0)}
-        needed = blocks_for(num_tokens, self.block_size) * self.num_groups
-        assert before.num_free - self.kv.stats().num_free == needed - len(shared)
+        blocks = set(self.blocks(binding, cached))
         binding.parents = {self.owners[block] for block in blocks}
-        self.owners |= dict.fromkeys(self.blocks(binding, cached), binding)
+        if not any(self.windows):
+            others = [other for other in self.bound if other is not binding]
+            shared = blocks & {block for other in others for block in self.blocks(other, len(other.request.tokens))}
+            needed = blocks_for(num_tokens, self.block_size) * len(self.windows)
+            assert before.num_free - self.kv.stats().num_free == needed - len(shared)
         return True
 
-    def blocks(self, binding: Binding, first: int, end: int | None = None) -> list[tuple[int, int]]:
-        """List group and block of a binding's tokens from `first` to `end`, all it has room for by default."""
+    def blocks(self, binding: Binding, end: int) -> list[tuple[int, int]]:
+        """List group and block of a binding's first tokens."""
         if not isinstance(self.kv, PagedKV):
             return []
-        end = len(binding.request.tokens) if end is None else end
-        span = slice(blocks_for(first, self.block_size), blocks_for(end, self.block_size))
-        tables = self.kv.tables[:, binding.row, span].tolist()
-        return [(group, block) for group, blocks in enumerate(tables) for block in blocks]
+        tables = self.kv.tables[:, binding.row, : blocks_for(end, self.block_size)].tolist()
+        return [(group, block) for group, blocks in enumerate(tables) for block in blocks if block]
 
     @precondition(lambda self: self.idle and len(self.in_flight) < 2)
     @rule(pick=picks, count=st.integers(1, 5), token=st.integers(0, 1))
@@ -257,16 +268,19 @@ class KVMachine(RuleBasedStateMachine):
         if len(request.tokens) >= self.kv.max_tokens():
             return
         end = min(first + count, len(request.tokens))
-        if end == first:
+        is_new = end == first
+        if is_new:
             end = first + 1
+        if is_new or len(request.tokens) > first + 1:  # the last token of a prompt has its place
             before = self.kv.stats()
             if not self.kv.grow(binding.row, end):
-                assert first % self.block_size == 0
+                assert first % self.block_size == 0 or any(self.windows)
                 assert self.kv.stats() == before
                 return
+        if is_new:
             request.tokens.append(token)
-            self.owners |= dict.fromkeys(self.blocks(binding, first), binding)
         binding.scheduled = end
+        self.registrant = binding
         self.kv.commit(binding.row, end)
         self.work.append((binding, first, end))
 
@@ -298,7 +312,12 @@ class KVMachine(RuleBasedStateMachine):
             unsound |= more
         expected = {other.row for other in unsound if other.is_bound} - {failed.row}
         returned = self.kv.withdraw(failed.row)
-        assert sorted(returned) == sorted(expected)
+        assert len(returned) == len(set(returned))
+        if any(self.windows):  # what others wrote into blocks that left a window can't always be told from its own
+            assert expected <= set(returned)
+            unsound |= {self.latest[row] for row in returned}
+        else:
+            assert expected == set(returned)
         for binding in unsound:
             binding.is_unsound = True
         for binding in [failed, *(self.latest[row] for row in returned)]:
@@ -315,11 +334,13 @@ class KVMachine(RuleBasedStateMachine):
         """Release a row; what it computed soundly can be found at once."""
         request = binding.request
         sound = np.array(request.tokens[: binding.written], np.int32)
+        self.registrant = binding
         self.kv.release(binding.row, sound)
         binding.is_bound = False
         binding.fence = self.num_steps
         (self.waiting if requeue else self.ended).append(request)
-        if self.caching and not binding.is_unsound and not binding.was_reset:
+        is_ahead = any(self.windows) and binding.scheduled > binding.written
+        if self.caching and not (binding.is_unsound or binding.was_reset or is_ahead):
             assert self.kv.match(request.keys, len(sound) + 1) >= len(sound) // self.block_size * self.block_size
 
     @precondition(lambda self: not self.work and not self.in_flight)
@@ -363,7 +384,21 @@ class KVMachine(RuleBasedStateMachine):
 class TwoGroupsMachine(KVMachine):
     """Two groups with pools of different sizes."""
 
-    num_groups = 2
+    windows = (None, None)
+
+
+class WindowMachine(KVMachine):
+    """One group with a window; rows outgrow window and pool."""
+
+    windows = (5,)
+    max_blocks = 12
+
+
+class WindowsMachine(KVMachine):
+    """Groups with windows, and one without."""
+
+    windows = (3, None, 6)
+    max_blocks = 9
 
 
 class NoCacheMachine(KVMachine):
@@ -382,13 +417,16 @@ class SimpleMachine(KVMachine):
         return SimpleKV(min(num_blocks, self.max_blocks), self.block_size)
 
 
-MACHINES = [KVMachine, TwoGroupsMachine, NoCacheMachine, SimpleMachine]
+MACHINES = [KVMachine, TwoGroupsMachine, WindowMachine, WindowsMachine, NoCacheMachine, SimpleMachine]
 
 TestOneGroup = KVMachine.TestCase
 TestTwoGroups = TwoGroupsMachine.TestCase
+TestWindow = WindowMachine.TestCase
+TestWindows = WindowsMachine.TestCase
 TestNoCache = NoCacheMachine.TestCase
 TestSimpleKV = SimpleMachine.TestCase
 TestOneGroup.settings = TestTwoGroups.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestWindow.settings = TestWindows.settings = TestOneGroup.settings
 TestNoCache.settings = TestSimpleKV.settings = settings(max_examples=10, stateful_step_count=50, deadline=None)
 
 

@@ -12,7 +12,7 @@ def test_blocks_suffice_for_all_sequences_by_default() -> None:
 
 def test_the_config_decides_where_it_says_something() -> None:
     config = EngineConfig(max_model_len=64, num_kv_blocks=9)
-    facts = modelless_facts(config, vocab_size=100, num_groups=2)
+    facts = modelless_facts(config, vocab_size=100, windows=(None, 16))
     assert (facts.vocab_size, facts.max_model_len) == (100, 64)
     assert [group.num_blocks for group in facts.groups] == [9, 9]
 

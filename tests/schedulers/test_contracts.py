@@ -27,17 +27,17 @@ class CoreMachine(RuleBasedStateMachine):
         kv=st.sampled_from(["paged", "paged", "simple"]),
         caching=st.booleans(),
         is_async=st.booleans(),
-        num_groups=st.sampled_from([1, 1, 2]),
+        windows=st.sampled_from([(0,), (0,), (0, 0), (9,), (1,), (6, 0), (13, 4, 0)]),
         num_blocks=st.integers(6, 24),
         budget=st.integers(3, 64),
         chunk=st.sampled_from([None, 5, 16]),
         num_seqs=st.integers(1, 6),
     )
-    def start(self, scheduler, policy, kv, caching, is_async, num_groups, num_blocks, budget, chunk, num_seqs):
+    def start(self, scheduler, policy, kv, caching, is_async, windows, num_blocks, budget, chunk, num_seqs):
         self.h = Harness(
             policy(),
             kv,
-            num_groups=num_groups,
+            windows=windows,
             scheduler=scheduler,
             block_size=4,
             num_kv_blocks=num_blocks,
@@ -47,7 +47,7 @@ class CoreMachine(RuleBasedStateMachine):
             max_prefill_chunk=chunk,
             max_num_seqs=num_seqs,
         )
-        self.num_groups = num_groups
+        self.windows = windows
         self.expected = {}
         self.computes = {}
         self.may_fail = set()
@@ -71,7 +71,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert needed > self.h.kv.max_tokens()
             return
         assert needed <= self.h.kv.max_tokens()
-        self.expected[request] = reference(prompt, max_tokens, num_groups=self.num_groups)
+        self.expected[request] = reference(prompt, max_tokens, num_groups=len(self.windows), windows=self.windows)
 
     @precondition(lambda self: self.expected)
     @rule(pick=st.randoms(use_true_random=False), count=st.integers(1, 3))
@@ -130,10 +130,14 @@ class CoreMachine(RuleBasedStateMachine):
                 assert request in self.may_fail
 
     def teardown(self):
-        if hasattr(self, "h"):
+        if not hasattr(self, "h"):
+            return
+        try:
             self.h.run()
             self.holds()
             self.h.check_idle()
+        finally:
+            self.h.close()
 
 
 CoreMachine.TestCase.settings = settings(

@@ -37,6 +37,7 @@ class Harness:
         kv: str = "paged",
         runner: StandaloneWorker | None = None,
         num_groups: int = 1,
+        windows: tuple[int, ...] = (),
         depth: int | None = None,
         scheduler: str | None = None,
         **config: Any,
@@ -45,7 +46,8 @@ class Harness:
         self.now = 0.0
         max_rows = 2 * self.config.max_num_seqs
         context = RunnerContext(self.config, None, max_rows=max_rows, clock=lambda: self.now)
-        self.worker = runner or make_worker(KVHashModel(self.config, KVHashOptions(num_groups=num_groups)), context)
+        options = KVHashOptions(num_groups=max(num_groups, len(windows)), windows=windows)
+        self.worker = runner or make_worker(KVHashModel(self.config, options), context)
         self.facts = self.worker.load()
         core = CoreContext(self.config, self.facts, max_rows, lambda: self.now)
         self.kv = PagedKV.from_context(core) if kv == "paged" else SimpleKV.from_context(core)
@@ -149,6 +151,10 @@ class Harness:
         assert stats.kv.num_free == stats.kv.num_blocks
         assert self.tokens.keys() == self.ended.keys(), "every request ends exactly once"
         self.check()
+
+    def close(self) -> None:
+        """End the worker's thread."""
+        self.worker.close()
 
     def reason(self, request: RequestId) -> str | None:
         """Tell how a request ended."""

@@ -33,6 +33,7 @@ class FewestFirst(HeapPolicy):
 CHOICES: dict[str, list[Any]] = {
     "policy": [FCFS, Priority, FewestFirst],
     "kv": ["paged", "paged", "simple"],
+    "windows": [(), (), (9,), (6, 0)],
     "enable_prefix_caching": [True, True, False],
     "async_scheduling": [True, False],
     "depth": [2, 1, 3],
