@@ -49,6 +49,8 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Blocks of the pool, instead of kv_cache_memory."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of weights, activations and K/V; auto is float32 on CPUs."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """dummy: weights are made up, the same ones each time; of the model's files only the config is read."""
     seed: int | None = None
     """Requests without a seed get one derived from this; None: a random one."""
     deterministic: bool = False

@@ -49,7 +49,9 @@ def tokenizer_folder(model: Path) -> Path:
     if (model / "tokenizer.json").is_file():
         return model
     if not (model / PIECE_FILE).is_file():
-        raise UnsupportedModel(f"{model} has neither tokenizer.json nor {PIECE_FILE}; {SAVE_IT}")
+        raise UnsupportedModel(
+            f"{model} has neither tokenizer.json nor {PIECE_FILE}; {SAVE_IT}; tokenizer symbols needs none"
+        )
     return _converted(_folder_digest(model), lambda: _piece_files(model))
 
 

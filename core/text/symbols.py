@@ -9,6 +9,8 @@ from headrace.core.errors import InvalidPrompt
 
 FIRST = 0x20
 """Code point of token 0: the space, the first printable character."""
+_SURROGATES = range(0xD800, 0xE000)
+"""Code points that are no characters: left out."""
 
 
 class SymbolsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,7 +21,7 @@ class SymbolsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SymbolsTokenizer:
-    """Token i is the character with code point 0x20 + i. Every id sequence is a text and the other way round."""
+    """Token i is the i-th character from the space on. Every id sequence is a text and the other way round."""
 
     special_ids: frozenset[int] = frozenset()
 
@@ -29,7 +31,7 @@ class SymbolsTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return one id per character. Raises InvalidPrompt on a character out of the vocabulary."""
-        ids = [ord(character) - FIRST for character in text]
+        ids = list(map(_id_of, text))
         for character, token_id in zip(text, ids, strict=True):
             if not 0 <= token_id < self.vocab_size:
                 raise InvalidPrompt(f"prompt has {character!r}, which this vocabulary of symbols lacks", "prompt")
@@ -41,7 +43,7 @@ class SymbolsTokenizer:
 
     def token_text(self, token_id: int) -> str:
         """Return the character of a token."""
-        return chr(FIRST + token_id)
+        return _character(token_id)
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
         """Join the contents of all messages."""
@@ -57,8 +59,20 @@ class SymbolsDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Return the text of these ids."""
-        return "".join(chr(FIRST + token_id) for token_id in token_ids)
+        return "".join(map(_character, token_ids))
 
     def flush(self) -> str:
         """Return nothing: nothing is held back."""
         return ""
+
+
+def _character(token_id: int) -> str:
+    code = FIRST + token_id
+    return chr(code if code < _SURROGATES.start else code + len(_SURROGATES))
+
+
+def _id_of(character: str) -> int:
+    code = ord(character)
+    if code in _SURROGATES:
+        return -1
+    return (code if code < _SURROGATES.start else code - len(_SURROGATES)) - FIRST

@@ -8,6 +8,7 @@ import torch
 from msgspec import Struct
 
 from headrace.core.interfaces import RunnerContext
+from headrace.runners.loading.dummy import DummySource
 from headrace.runners.loading.folder_source import FolderSource
 from headrace.runners.loading.gguf_source import GGUFSource
 from headrace.runners.loading.source import WeightSource, load_parameters
@@ -28,8 +29,10 @@ class LoadedModel(Struct, frozen=True):
     """Seconds by stage: read (headers and config), dequantise (weights into memory), build."""
 
 
-def open_source(path: Path) -> WeightSource:
-    """Open a model's files: a folder is Hugging Face's, a file is GGUF. Raises ModelError."""
+def open_source(path: Path, is_dummy: bool = False) -> WeightSource:
+    """Open a model: a folder is Hugging Face's, a file is GGUF; dummy: its weights are made up. Raises ModelError."""
+    if is_dummy:
+        return DummySource(path)
     return FolderSource(path) if path.is_dir() else GGUFSource(path)
 
 
@@ -37,7 +40,7 @@ def load_model(context: RunnerContext, dtype: torch.dtype, ops: Ops, threads: in
     """Load the context's model for sequences of at most engine.max_model_len tokens. Raises ModelError, ConfigError."""
     path, clock, max_model_len = context.need_model(), context.clock, context.config.max_model_len
     times = [clock()]
-    with closing(open_source(path)) as source:
+    with closing(open_source(path, context.config.load_format == "dummy")) as source:
         if path.is_dir() and source.architecture not in context.families:
             return _load_generic(context, source.architecture, dtype)
         family = find_family(str(path), source.architecture, context.families)
@@ -59,7 +62,7 @@ def _load_generic(context: RunnerContext, architecture: str, dtype: torch.dtype)
     path, start = context.need_model(), context.clock()
     if not is_generic(architecture):
         find_family(str(path), architecture, context.families)  # raises, naming what is known
-    model = load_generic(path, dtype)
+    model = load_generic(path, dtype, is_dummy=context.config.load_format == "dummy")
     longest = min(context.config.max_model_len or model.config.context_length, model.config.context_length)
     seconds = {"read": 0.0, "dequantise": context.clock() - start, "build": 0.0}
     return LoadedModel(model, model.config, longest, seconds)

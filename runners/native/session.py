@@ -45,7 +45,7 @@ class Session:
         self._weights: Weights | None = None
         try:
             times.append(clock())
-            self._file = open_tensors(context.need_model())
+            self._file = open_tensors(context.need_model(), is_dummy=config.load_format == "dummy")
             model = self._read(self._file, options.weights or config.dtype, context.families)
             times.append(clock())
             self._team = self._library.call("hr_team_new", config.threads or physical_cores(), options.pin_threads)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.core.errors import ModelFileDamaged, ModelNotFound, UnsupportedModel
 from headrace.core.model_files.gguf import QUANT_TYPES, GGUFFile
 from headrace.core.model_files.metadata import parse_json, read_json
+from headrace.runners.loading.dummy import DummySource
 from headrace.runners.loading.source import TensorList
 from headrace.runners.models.contract import Family, Parameter
 from headrace.runners.native.library import FORMATS
@@ -43,8 +44,10 @@ class TensorFile(TensorList, Protocol):
         """Return a tensor that shapes() lists."""
 
 
-def open_tensors(path: Path) -> TensorFile:
-    """Open a model folder or GGUF file. Raises ModelError."""
+def open_tensors(path: Path, is_dummy: bool = False) -> TensorFile:
+    """Open a model folder or GGUF file; dummy: its weights are made up. Raises ModelError."""
+    if is_dummy:
+        return DummyTensors(path)
     return FolderTensors(path) if path.is_dir() else GGUFTensors(path)
 
 
@@ -134,6 +137,19 @@ class FolderTensors:
     def close(self) -> None:
         """Let the files go, once no tensor is left."""
         self._found.clear()
+
+
+class DummyTensors(DummySource):
+    """Made-up weights, as a folder in F32 would have them. Implements TensorFile."""
+
+    is_gguf = False
+
+    def tensor(self, name: str) -> RawTensor:
+        """Make up a tensor."""
+        parameter = self.parameter(name)
+        values = self.values(name)
+        values -= np.float32(parameter.folder_offset)  # which is added to what folders hold
+        return RawTensor(parameter.shape, "F32", values.reshape(-1).view(np.uint8))
 
 
 def _shards(folder: Path) -> list[str]:
