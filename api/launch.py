@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from headrace.core.channel import Inbox
 from headrace.core.config import Config
 from headrace.core.engine import EngineCore
@@ -95,6 +97,7 @@ class Builder:
             build_processor=partial(self._registry.build_processor, self._text),
             families=self._registry.families(self._text),
         )
+        context = replace(context, proposer=self._registry.build_proposer(context))
         runner: Runner = self._object("runner", lambda: self._registry.build_runner(context))
         return runner
 

@@ -87,6 +87,7 @@ class Use(Struct, frozen=True, forbid_unknown_fields=True):
     policy: str = "fcfs"
     kv: str = "paged"
     runner: str = "torch"
+    proposer: str = "ngram"
     tokenizer: str = "huggingface"
 
 

@@ -66,6 +66,16 @@ def headrace_runners() -> list[Provider]:
     ]
 
 
+def headrace_proposers() -> list[Provider]:
+    """Provide `ngram` and `draft`."""
+    from headrace.runners.proposers import draft, ngram
+
+    return [
+        Provider("ngram", ngram.build, ngram.NgramOptions, "what followed the same tokens earlier in the sequence"),
+        Provider("draft", draft.build, draft.DraftOptions, "a second, smaller model"),
+    ]
+
+
 def headrace_model_families() -> list[Provider]:
     """Provide every architecture in runners/models."""
     return [Provider(name, partial(_family, module), summary=summary) for name, (module, summary) in _FAMILIES.items()]

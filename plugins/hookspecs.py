@@ -102,7 +102,7 @@ class RunnerHooks:
     def headrace_proposers(self) -> list[Provider]:
         """Return proposers of draft tokens, for `[use] proposer`.
 
-        build(context: RunnerContext, options) -> Proposer; its load() is called after the runner's model is loaded. Built
+        build(context: RunnerContext, options) -> Proposer; its load() comes after that of the runner's model. Built
         only if engine.num_speculative_tokens is above 0.
 
         Process: runner. Since: 0.1.

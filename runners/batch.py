@@ -48,19 +48,36 @@ class WorkerState:
         self.num_prompt_logprobs: Ints = np.full(max_rows, NO_LOGPROBS, dtype=np.int32)
 
     def apply(self, step: RunStep) -> Batch:
-        """Take in what the step changes and return the flat batch of its rows, in its order, counted as computed.
+        """Take in what the step changes and return the flat batch of its rows, without drafts."""
+        self.change(step)
+        return self.batch(ints(step.rows), ints(step.num_tokens))
 
-        A row that has fewer tokens than the step asks gives what it has; one that has none is left out of the batch.
-        """
+    def change(self, step: RunStep) -> None:
+        """Take in what the step changes about rows."""
         if step.reset:
             self.num_ids[:] = self.num_computed[:] = 0
             self.tables[:] = NULL_BLOCK
         for bind in step.bound:
-            self._bind(bind)
+            self.bind(bind)
         if step.tables:
             groups, rows, indices, blocks = ints(step.tables).reshape(-1, 4).T
             self.tables[groups, rows, indices] = blocks  # of equal places the last one stays
-        return self._batch(ints(step.rows), ints(step.num_tokens))
+
+    def room_for_drafts(self, rows: Ints, asked: Ints) -> Ints:
+        """Count the tokens that each of these rows is asked for beyond those it has; 0 for a row that has none."""
+        num_ids = self.num_ids[rows]
+        num_left = num_ids - self.num_computed[rows]
+        room = np.minimum(asked - num_left, self.token_ids.shape[1] - 1 - num_ids)
+        return np.where(num_left > 0, np.maximum(room, 0), np.int32(0))
+
+    def put_drafts(self, row: int, token_ids: Ints) -> None:
+        """Write drafts behind a row's known tokens; they aren't known."""
+        end = int(self.num_ids[row])
+        self.token_ids[row, end : end + len(token_ids)] = token_ids
+
+    def settle(self, rows: Ints) -> None:
+        """Count the K/V of these rows' known tokens, but the last, as computed: that is as far as drafts were right."""
+        self.num_computed[rows] = self.num_ids[rows] - 1
 
     def append(self, rows: Ints, token_ids: Ints) -> None:
         """Add one sampled token to each of these rows."""
@@ -71,13 +88,13 @@ class WorkerState:
         """Leave this row nothing to compute until it is bound again."""
         self.num_ids[row] = self.num_computed[row]
 
-    def mark(self, among: Ints, rows: Ints) -> Ints:
-        """Return 1 for each of the rows `among` that is one of `rows`, else 0."""
-        marks = np.zeros(len(self.num_ids), dtype=np.int32)
-        marks[rows] = 1
-        return marks[among]
+    def count(self, among: Ints, rows: Ints) -> Ints:
+        """Count how often each of the rows `among` is one of `rows`."""
+        counts: Ints = np.bincount(rows, minlength=len(self.num_ids)).astype(np.int32)[among]
+        return counts
 
-    def _bind(self, bind: BindRow) -> None:
+    def bind(self, bind: BindRow) -> None:
+        """Give a row a new request."""
         row, sampling, token_ids = bind.row, bind.sampling, ints(bind.token_ids)
         self.token_ids[row, : len(token_ids)] = token_ids
         self.tables[:, row] = NULL_BLOCK
@@ -93,18 +110,26 @@ class WorkerState:
         self.num_logprobs[row] = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         self.num_prompt_logprobs[row] = NO_LOGPROBS if sampling.prompt_logprobs is None else sampling.prompt_logprobs
 
-    def _batch(self, rows: Ints, asked: Ints) -> Batch:
+    def batch(self, rows: Ints, asked: Ints, num_drafts: Ints | None = None) -> Batch:
+        """Return the flat batch of these rows, in this order, its known tokens counted as computed.
+
+        A row that has fewer tokens than asked gives what it has; one that has none is left out. Of a row's tokens, the
+        last `num_drafts` (R,) are drafts (put_drafts).
+        """
         begins, ends = self.num_computed[rows], self.num_ids[rows]
+        if num_drafts is not None:
+            ends = ends + num_drafts
         counts = np.minimum(asked, ends - begins)
         if not counts.all():
             has_any = counts > 0
             rows, begins, ends, counts = rows[has_any], begins[has_any], ends[has_any], counts[has_any]
+            num_drafts = None if num_drafts is None else num_drafts[has_any]
         starts = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])
         row_of = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
         positions = np.arange(starts[-1], dtype=np.int32) + (begins - starts[:-1])[row_of]
         context_lens = begins + counts
-        self.num_computed[rows] = context_lens
+        self.num_computed[rows] = context_lens if num_drafts is None else context_lens - num_drafts
         width = blocks_for(int(context_lens.max(initial=0)), self.block_size)
         tables = [self.tables[group, :, :width][rows] for group in range(self.num_groups)]
         return Batch(
@@ -116,4 +141,5 @@ class WorkerState:
             slots=[slot_mapping(table, row_of, positions, self.block_size) for table in tables],
             tables=tables,
             samples=np.flatnonzero(context_lens == ends).astype(np.int32),
+            num_drafts=num_drafts,
         )

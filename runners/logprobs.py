@@ -1,8 +1,10 @@
 """Log probabilities as the model gave them, of sampled tokens and of prompts; and the likeliest tokens of a row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, pack_floats, pack_ints
@@ -72,6 +74,12 @@ class LogprobColumns:
             token_ids=pack_ints(np.concatenate(self.token_ids)),
             logprobs=pack_floats(np.concatenate(self.logprobs)),
         )
+
+
+def joined(parts: Sequence[Logprobs | None]) -> Logprobs | None:
+    """Put several reports together; None where none says anything."""
+    found = [astuple(part) for part in parts if part is not None]
+    return Logprobs(*(b"".join(columns) for columns in zip(*found, strict=True))) if found else None
 
 
 @np.errstate(over="ignore")

@@ -72,8 +72,14 @@ class ScriptWorker(StandaloneWorker):
     """A worker that tells its model which token of its request each row is at."""
 
     def __init__(self, model: "ScriptModel", context: RunnerContext) -> None:
-        max_rows, block_size = context.max_rows, context.config.block_size
-        super().__init__(model, max_rows, block_size, context.clock, build_processor=context.build_processor)
+        super().__init__(
+            model,
+            context.max_rows,
+            context.config.block_size,
+            context.clock,
+            build_processor=context.build_processor,
+            proposer=context.proposer,
+        )
         self._script = model
 
     def prepare(self, step: RunStep) -> Batch:
@@ -94,7 +100,7 @@ class ScriptModel:
         self._hits_left = [fault.times for fault in options.faults]
         self._batch: Batch | None = None
         self._num_prompt: Ints = np.zeros(0, dtype=np.int32)
-        self._faults: dict[int, FaultKind] = {}
+        self._faults: dict[int, Fault] = {}
         """By row of the batch."""
         self._logits: Floats = np.zeros((0, options.vocab_size), dtype=np.float32)
         """Zero but for what the last call set: clearing all of it would take longer than the rest of a step."""
@@ -114,13 +120,13 @@ class ScriptModel:
         for number, fault in enumerate(self._options.faults):
             if self._hits_left[number] and fault.step in (None, step):
                 for i in _rows_hit(fault, batch, num_prompt, first_ids)[: self._hits_left[number]]:
-                    self._faults[i] = fault.kind
+                    self._faults[i] = fault
                     self._hits_left[number] -= 1
-        return [i for i, kind in self._faults.items() if kind == "nothing"]
+        return [i for i, fault in self._faults.items() if fault.kind == "nothing"]
 
     def forward(self, batch: Batch) -> None:
         """Raise where a fault says so."""
-        if "raise" in self._faults.values():
+        if any(fault.kind == "raise" for fault in self._faults.values()):
             raise RuntimeError("the script says so")
 
     def logits(self, indices: Ints) -> Floats:
@@ -138,8 +144,9 @@ class ScriptModel:
         logits[np.arange(len(at))[:, None], self._choices[at]] = self._scores[at]
         self._last_choices = self._choices[at]
         for i, row in enumerate(rows.tolist() if self._faults else ()):
-            if row in self._faults:
-                self._spoil(i, self._faults[row])
+            fault = self._faults.get(row)
+            if fault is not None and fault.index in (None, generated[i]):
+                self._spoil(i, fault.kind)
         return logits
 
     def close(self) -> None:
@@ -181,7 +188,9 @@ def _rows_hit(fault: Fault, batch: Batch, num_prompt: Ints, first_ids: Ints) -> 
     hits_all = fault.kind == "raise" and fault.index is None
     rows = np.arange(len(batch.rows)) if hits_all else batch.samples
     if fault.index is not None:
-        rows = rows[(batch.context_lens - num_prompt)[rows] == fault.index]
+        last = (batch.context_lens - num_prompt)[rows]
+        first = last if batch.num_drafts is None else last - batch.num_drafts[rows]
+        rows = rows[(first <= fault.index) & (fault.index <= last)]
     if fault.prompt is not None:
         rows = rows[first_ids[rows] == fault.prompt]
     found: list[int] = rows.tolist()

@@ -123,7 +123,7 @@ class SimRunner:
         rows = rows[~wants_logprobs[rows]]
         token_ids = self._next_tokens(state.num_ids[rows])
         state.append(rows, token_ids)
-        num_new = state.mark(ints(step.rows), rows)
+        num_new = state.count(ints(step.rows), rows)
         return StepDone(step.step, num_new=pack_ints(num_new), token_ids=pack_ints(token_ids), failed=failed)
 
     def _refuse(self, row: int) -> RowFailure:

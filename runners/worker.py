@@ -12,13 +12,15 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
-from headrace.core.columns import Floats, Ints, ints, pack_ints
+from headrace.core.columns import Ints, ints, pack_ints
 from headrace.core.errors import EngineClosed, RequestFailed, describe
 from headrace.core.interfaces import (
     Batch,
     Clock,
     ProcessorBuilder,
+    Proposer,
     RunnerContext,
     StepHandle,
     StepModel,
@@ -26,6 +28,7 @@ from headrace.core.interfaces import (
 )
 from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
 from headrace.runners.batch import WorkerState
+from headrace.runners.drafts import Sampler, propose, sample_rows
 from headrace.runners.fail_stop import FailStop, closed
 from headrace.runners.logprobs import prompt_logprobs
 from headrace.runners.sampler import NOTHING_SAMPLED, Sampled, sample
@@ -34,15 +37,16 @@ CLOSE_TIMEOUT_S = 5.0
 """How long close() waits for a step that is being computed."""
 
 
-Sampler = Callable[[Floats, WorkerState, Ints], Sampled]
-"""Chooses tokens as sampler.sample does; a runner may have one of its own."""
-
-
 def make_worker(model: StepModel, context: RunnerContext, sampler: Sampler = sample) -> "StandaloneWorker":
     """Build the worker that runs this model: the one place where runners of a model get theirs."""
-    max_rows, block_size = context.max_rows, context.config.block_size
     return StandaloneWorker(
-        model, max_rows, block_size, context.clock, sampler=sampler, build_processor=context.build_processor
+        model,
+        context.max_rows,
+        context.config.block_size,
+        context.clock,
+        sampler=sampler,
+        build_processor=context.build_processor,
+        proposer=context.proposer,
     )
 
 
@@ -70,8 +74,10 @@ class StandaloneWorker:
         close_timeout_s: float = CLOSE_TIMEOUT_S,
         sampler: Sampler = sample,
         build_processor: ProcessorBuilder = no_processors,
+        proposer: Proposer | None = None,
     ) -> None:
         self.model = model
+        self.proposer = proposer
         self._build_processor = build_processor
         self._sampler = sampler
         self._max_rows = max_rows
@@ -114,7 +120,7 @@ class StandaloneWorker:
             self._jobs.put(None)
             self._thread.join(self._close_timeout_s)
         elif not was_closed:
-            self.model.close()
+            self._release()
 
     # --- one step ---
 
@@ -126,7 +132,13 @@ class StandaloneWorker:
 
     def prepare(self, step: RunStep) -> Batch:
         """Apply a step to the rows. What a runner built on this one may change is which rows sample."""
-        return self.state.apply(step)
+        if self.proposer is None:
+            return self.state.apply(step)
+        self.state.change(step)
+        for bind in step.bound:
+            self.proposer.bound(bind.row)
+        rows, asked = ints(step.rows), ints(step.num_tokens)
+        return self.state.batch(rows, asked, propose(self.proposer, self.state, rows, asked))
 
     def _compute(self, step: RunStep) -> StepDone:
         batch = self.prepare(step)
@@ -137,23 +149,24 @@ class StandaloneWorker:
         failed = [self._fail(row, "logits of its prompt hold NaN or infinity") for row in unsound]
         sampled = self._sample(batch, unsound)
         failed += [self._fail(row, problem) for row, problem in sampled.failed.items()]
-        self.state.append(sampled.rows, sampled.token_ids)
+        rows = ints(step.rows)
         return StepDone(
             step=step.step,
-            num_new=pack_ints(self.state.mark(ints(step.rows), sampled.rows)),
+            num_new=pack_ints(self.state.count(rows, sampled.rows)),
             token_ids=pack_ints(sampled.token_ids),
+            num_drafted=b"" if batch.num_drafts is None else pack_ints(_spread(batch, rows)),
             failed=tuple(failed),
             logprobs=sampled.logprobs,
             prompt_logprobs=prompts,
         )
 
     def _sample(self, batch: Batch, unsound: set[int]) -> Sampled:
-        samples = batch.samples
         if unsound:
-            samples = samples[~np.isin(batch.rows[samples], list(unsound))]
-        if not len(samples):
+            is_sound = ~np.isin(batch.rows[batch.samples], list(unsound))
+            batch = replace(batch, samples=batch.samples[is_sound])
+        if not len(batch.samples):
             return NOTHING_SAMPLED
-        return self._sampler(self.model.logits(batch.starts[samples + 1] - 1), self.state, batch.rows[samples])
+        return sample_rows(self._sampler, self.model.logits(batch.sampled_places()), self.state, batch)
 
     def _fail(self, row: int, problem: str) -> RowFailure:
         position = int(self.state.num_computed[row]) - 1
@@ -164,6 +177,8 @@ class StandaloneWorker:
 
     def _load(self) -> RunnerReady:
         facts = self.model.load()
+        if self.proposer is not None:
+            self.proposer.load(facts)
         self._state = WorkerState(facts, self._max_rows, self._block_size, self._build_processor)
         return facts
 
@@ -181,7 +196,12 @@ class StandaloneWorker:
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._run(job)
+        self._release()
+
+    def _release(self) -> None:
         self.model.close()
+        if self.proposer is not None:
+            self.proposer.close()
 
     def _run(self, job: _Job) -> None:
         try:
@@ -191,6 +211,13 @@ class StandaloneWorker:
         with self._lock:
             if not self._is_closed:
                 job.wake()
+
+
+def _spread(batch: Batch, rows: Ints) -> Ints:
+    """Return how many drafts each of these rows had, which may be more rows than the batch's."""
+    assert batch.num_drafts is not None
+    counts = dict(zip(batch.rows.tolist(), batch.num_drafts.tolist(), strict=True))
+    return np.array([counts.get(row, 0) for row in rows.tolist()], dtype=np.int32)
 
 
 def _nobody() -> None:

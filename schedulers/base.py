@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from headrace.core.columns import ints
 from headrace.core.errors import BusyError, ErrorInfo
-from headrace.core.interfaces import BlockKeys, SchedulerContext, SchedulerStats
+from headrace.core.interfaces import BlockKeys, DraftStats, SchedulerContext, SchedulerStats
 from headrace.core.messages import Admit, BindRow, Ended, FinishReason, RequestId, RunStep, StepDone, StepOutput
 from headrace.schedulers.budget import check_config, check_fits, chunk_size
 from headrace.schedulers.request import Request, policy_args
@@ -49,6 +49,9 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
         self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._num_drafts = 0
+        self._num_draft_tokens = 0
+        self._accepted_per_pos = [0] * core.config.num_speculative_tokens
 
     # --- what subclasses say ---
 
@@ -200,6 +203,13 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
         reset, self.must_reset_runner = self.must_reset_runner, False
         return step.message(self.kv.take_changes(), reset)
 
+    def _count_drafts(self, num_drafts: int, num_accepted: int) -> None:
+        """Count the drafts that one row had in a step."""
+        self._num_drafts += 1
+        self._num_draft_tokens += num_drafts
+        for position in range(num_accepted):
+            self._accepted_per_pos[position] += 1
+
     # --- everything else ---
 
     def pause(self, *, admissions: bool, steps: bool) -> None:
@@ -231,6 +241,7 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
             generation_tokens=self._generation_tokens,
             steps=self._num_submitted,
             kv=self.kv.stats(),
+            drafts=DraftStats(self._num_drafts, self._num_draft_tokens, tuple(self._accepted_per_pos)),
         )
 
     def check_invariants(self) -> None:

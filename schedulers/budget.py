@@ -23,6 +23,14 @@ def chunk_size(remaining: int, budget: int, config: EngineConfig) -> int:
     return min(remaining, budget, config.max_prefill_chunk or remaining)
 
 
+def drafts_for(num_tokens: int, limit: int, spare: int, config: EngineConfig) -> int:
+    """Return how many drafts a decoding row of `num_tokens` tokens gets: none that could lie beyond its `limit`.
+
+    spare: tokens of the step that no other row needs.
+    """
+    return max(0, min(config.num_speculative_tokens, limit - num_tokens - 1, spare))
+
+
 def find_stop(new_ids: Sequence[int], num_generated: int, request: Admit) -> Stop | None:
     """Find the first of `new_ids` that ends a request which had generated `num_generated` tokens before them."""
     for i, token_id in enumerate(new_ids, start=1):

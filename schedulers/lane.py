@@ -13,11 +13,19 @@ class Lane:
     date.
     """
 
-    def __init__(self, columns: Columns, rows: Rows, behind: list[int], is_for_one_step: bool = False) -> None:
-        """Take these rows; `behind` are rows to schedule after them."""
+    def __init__(
+        self,
+        columns: Columns,
+        rows: Rows,
+        behind: list[int],
+        is_for_one_step: bool = False,
+        num_drafting: int = 0,
+    ) -> None:
+        """Take these rows; `behind` are rows to schedule after them, the first `num_drafting` of which decode too."""
         self.rows = rows
         self.row_bytes = rows.astype("<i4").tobytes()
         self.behind = behind
+        self.num_drafting = num_drafting
         self.ends: Ints = columns.num_computed[rows]
         """Tokens whose K/V exist or are scheduled. Replaced, never changed: steps keep it."""
         self.stops = columns.stops(rows)

@@ -12,9 +12,9 @@ from headrace.core.errors import ErrorInfo
 from headrace.core.interfaces import SchedulerContext
 from headrace.core.messages import BindRow, RunStep, StepDone, StepOutput
 from headrace.schedulers.base import BaseScheduler
-from headrace.schedulers.budget import chunk_size, find_stop
+from headrace.schedulers.budget import chunk_size, drafts_for, find_stop
 from headrace.schedulers.request import Request, facts_of
-from headrace.schedulers.step import OutputBuilder, Step
+from headrace.schedulers.step import OutputBuilder, Step, num_drafted
 
 
 @dataclass(slots=True, eq=False)
@@ -51,9 +51,16 @@ class Entry:
     end: int
     """Tokens of the request that are computed after the step."""
     samples: bool
+    num_drafts: int = 0
+    """Of the tokens, those that are room for drafts."""
     bind: BindRow | None = None
     is_void: bool = False
     """Its tokens rest on K/V that turned out unsound: they are dropped."""
+
+    @property
+    def num_placeholders(self) -> int:
+        """Most tokens that it may give."""
+        return self.samples + self.num_drafts
 
 
 @dataclass(slots=True, eq=False)
@@ -118,16 +125,24 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
         ready = [r for r in self.running if r.in_flight <= self._max_ahead and r.num_tokens < r.limit]
         decoding = [r for r in ready if r.num_tokens - r.num_computed == 1]
         prefilling = [r for r in ready if r.num_tokens - r.num_computed > 1]
-        for request in decoding + prefilling:
+        for place, request in enumerate(decoding + prefilling):
             if step.budget and request.row is not None:
-                self._extend(step, request)
+                self._extend(step, request, spare=step.budget - max(len(decoding) - place, 1))
 
-    def _extend(self, step: PlainStep, request: PlainRequest) -> None:
-        """Schedule a running request's next tokens, preempting others or itself while blocks are lacking."""
+    def _extend(self, step: PlainStep, request: PlainRequest, spare: int) -> None:
+        """Schedule a running request's next tokens, preempting others or itself while blocks are lacking.
+
+        spare: tokens of the step that may go to drafts; they preempt nobody.
+        """
         num_tokens = chunk_size(request.num_tokens - request.num_computed, step.budget, self._config)
         if num_tokens == 0:
             return
         assert request.row is not None
+        if request.num_computed >= request.num_bound:
+            drafts = drafts_for(request.num_tokens, request.limit, spare, self._config)
+            if drafts and self.kv.grow(request.row, request.num_computed + num_tokens + drafts):
+                self._enter(step, request, num_tokens + drafts, num_drafts=drafts)
+                return
         while not self.kv.grow(request.row, request.num_computed + num_tokens):
             victim = self.running[self.policy.victim(facts_of(self.running), request.facts)]
             self._preempt_in(step, victim)
@@ -140,21 +155,29 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
         if entry := step.entries.pop(victim.row, None):
             step.budget += entry.num_tokens
             victim.in_flight -= 1
-            victim.placeholders -= entry.samples
+            victim.placeholders -= entry.num_placeholders
         self.preempt(victim)
         step.has_preempted = True
 
-    def _enter(self, step: PlainStep, request: PlainRequest, num_tokens: int, bind: BindRow | None = None) -> None:
+    def _enter(
+        self,
+        step: PlainStep,
+        request: PlainRequest,
+        num_tokens: int,
+        bind: BindRow | None = None,
+        num_drafts: int = 0,
+    ) -> None:
         assert request.row is not None
         if bind:
             self.running.append(request)
             request.num_bound = request.num_known
             request.num_computed = request.num_confirmed = bind.num_computed
-        samples = request.num_computed + num_tokens == request.num_tokens
+        samples = request.num_computed + num_tokens - num_drafts == request.num_tokens
         request.num_computed += num_tokens
-        step.entries[request.row] = Entry(request, request.row, num_tokens, request.num_computed, samples, bind)
+        end = request.num_computed
+        step.entries[request.row] = entry = Entry(request, request.row, num_tokens, end, samples, num_drafts, bind)
         step.budget -= num_tokens
-        request.placeholders += samples
+        request.placeholders += entry.num_placeholders
         request.in_flight += 1
 
     def _commit_blocks(self, step: PlainStep) -> None:
@@ -173,7 +196,7 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
         assert step.number == done.step, f"step {done.step} came back, expected {step.number}"
         for entry in step.entries.values():
             entry.request.in_flight -= 1
-            entry.request.placeholders -= entry.samples
+            entry.request.placeholders -= entry.num_placeholders
         output = OutputBuilder()
         if step.is_void:
             pass
@@ -187,15 +210,21 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
 
     def _take_tokens(self, step: PlainStep, done: StepDone, output: OutputBuilder) -> None:
         token_ids, at = ints(done.token_ids).tolist(), 0
-        for entry, count in zip(step.entries.values(), ints(done.num_new).tolist(), strict=True):
+        counts = zip(ints(done.num_new).tolist(), num_drafted(done), strict=True)
+        for entry, (count, drafted) in zip(step.entries.values(), counts, strict=True):
             if self._counts(entry):
+                if drafted and count:
+                    self._count_drafts(drafted, count - 1)
                 self._take_row(entry, token_ids[at : at + count], output)
             at += count
 
     def _take_row(self, entry: Entry, token_ids: list[int], output: OutputBuilder) -> None:
         request = entry.request
         if request.row is not None:
-            request.num_confirmed = entry.end
+            if entry.num_drafts and token_ids:
+                request.num_computed -= entry.num_placeholders - len(token_ids)
+            sound = request.num_known + max(len(token_ids), 1) - 1
+            request.num_confirmed = min(sound, entry.end) if entry.samples else entry.end
         stop = find_stop(token_ids, request.num_generated, request.admit)
         if stop:
             token_ids = token_ids[: stop.num_tokens]
@@ -250,7 +279,7 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
         super().check_invariants()
         for request in self.requests.values():
             entries = [step.entries.get(request.row) for step in self.in_flight] if request.row is not None else []
-            assert 0 <= request.placeholders <= request.in_flight
+            assert 0 <= request.placeholders <= request.in_flight * (1 + self._config.num_speculative_tokens)
             assert request.num_confirmed <= request.num_computed <= request.num_tokens
             assert request.row is None or request.in_flight == sum(entry is not None for entry in entries)
         for step in self.in_flight:

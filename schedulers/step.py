@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.core.columns import pack_ints
+from headrace.core.columns import ints, pack_ints
 from headrace.core.messages import Bound, Ended, RunStep, StepDone, StepOutput
 from headrace.schedulers.request import Request
 
@@ -29,6 +29,11 @@ class Step(ABC):
     @abstractmethod
     def message(self, tables: bytes, reset: bool) -> RunStep:
         """Return the step as the runner gets it."""
+
+
+def num_drafted(done: StepDone) -> list[int]:
+    """Return how many drafts each row of a step had."""
+    return ints(done.num_drafted).tolist() if done.num_drafted else [0] * (len(done.num_new) // 4)
 
 
 class OutputBuilder:

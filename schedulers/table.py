@@ -15,11 +15,11 @@ from headrace.core.errors import ErrorInfo
 from headrace.core.interfaces import AddsBlocks, SchedulerContext
 from headrace.core.messages import BindRow, StepDone, StepOutput
 from headrace.schedulers.base import BaseScheduler
-from headrace.schedulers.budget import chunk_size, find_stop
+from headrace.schedulers.budget import chunk_size, drafts_for, find_stop
 from headrace.schedulers.columns import MAX_STOPS, ONE, TAIL, Columns, Rows
 from headrace.schedulers.lane import Lane
 from headrace.schedulers.request import Request, facts_of
-from headrace.schedulers.step import OutputBuilder
+from headrace.schedulers.step import OutputBuilder, num_drafted
 from headrace.schedulers.table_step import ONE_TOKEN, Chunk, TableStep
 
 
@@ -118,9 +118,10 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
             self._drop_lane()
             self._decode(step, Lane(self._columns, lane.rows[:num_ready], [], is_for_one_step=True))
             behind = [*lane.rows[num_ready:].tolist(), *lane.behind]
-        for row in behind:
+        num_decoding = lane.num_drafting
+        for place, row in enumerate(behind):
             if step.budget and self._request(row).row == row:
-                self._extend(step, row)
+                self._extend(step, row, spare=step.budget - max(num_decoding - place, 1))
 
     def _make_lane(self) -> Lane:
         """Find the rows that decode, and those that prefill."""
@@ -133,7 +134,11 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
             is_ready &= self._count_in_flight()[rows] <= self._max_ahead
         is_decoding = columns.num_computed[rows] + ONE == num_tokens
         behind = rows[is_ready & ~is_decoding].tolist()
-        self._lane = Lane(columns, rows[is_ready & is_decoding], behind, is_for_one_step=is_crowded)
+        decoding = rows[is_ready & is_decoding]
+        if self._config.num_speculative_tokens:  # they may take several tokens each
+            self._lane = Lane(columns, decoding[:0], decoding.tolist() + behind, num_drafting=len(decoding))
+        else:
+            self._lane = Lane(columns, decoding, behind, is_for_one_step=is_crowded)
         return self._lane
 
     def _drop_lane(self) -> None:
@@ -174,13 +179,22 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         elif not can_go_on:
             self._drop_lane()
 
-    def _extend(self, step: TableStep, row: int) -> None:
-        """Schedule a row's next tokens, preempting others or itself while blocks are lacking."""
+    def _extend(self, step: TableStep, row: int, spare: int) -> None:
+        """Schedule a row's next tokens, preempting others or itself while blocks are lacking.
+
+        spare: tokens of the step that may go to drafts; they preempt nobody.
+        """
         columns, request = self._columns, self._request(row)
         computed = int(columns.num_computed[row])
         num_tokens = chunk_size(int(columns.num_tokens[row]) - computed, step.budget, self._config)
         if num_tokens == 0:
             return
+        drafts = 0
+        if computed >= columns.num_bound[row]:
+            drafts = drafts_for(int(columns.num_tokens[row]), request.limit, spare, self._config)
+        if drafts and not self.kv.grow(row, computed + num_tokens + drafts):
+            drafts = 0
+        num_tokens += drafts
         while not self.kv.grow(row, computed + num_tokens):
             running = self.running_requests()
             victim = running[self.policy.victim(facts_of(running), request.facts)]
@@ -189,7 +203,7 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
                 return
         if computed + num_tokens > columns.room[row]:
             columns.grow(row, computed + num_tokens)
-        self._enter(step, request, num_tokens)
+        self._enter(step, request, num_tokens, num_drafts=drafts)
 
     def _preempt_in(self, step: TableStep, victim: TableRequest) -> None:
         assert victim.row is not None
@@ -197,18 +211,25 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         self.preempt(victim)
         step.has_preempted = True
 
-    def _enter(self, step: TableStep, request: TableRequest, num_tokens: int, bind: BindRow | None = None) -> None:
+    def _enter(
+        self,
+        step: TableStep,
+        request: TableRequest,
+        num_tokens: int,
+        bind: BindRow | None = None,
+        num_drafts: int = 0,
+    ) -> None:
         columns, row = self._columns, request.row
         assert row is not None
         if bind:
             self._bind(request, bind)
         end, before = int(columns.num_computed[row]) + num_tokens, int(columns.num_tokens[row])
-        samples = end == before
+        samples = end - num_drafts == before
+        step.chunks[row] = chunk = Chunk(num_tokens, end, samples, num_drafts, bind)
         columns.num_computed[row] = end
-        columns.num_tokens[row] = before + samples
-        step.chunks[row] = Chunk(num_tokens, end, samples, bind)
+        columns.num_tokens[row] = before + chunk.num_placeholders
         step.budget -= num_tokens
-        if bind or before + samples - end == 1:  # the rows that decode or prefill are others now
+        if bind or before + chunk.num_placeholders - end == 1:  # the rows that decode or prefill are others now
             self._drop_lane()
 
     def _commit_blocks(self, step: TableStep) -> None:
@@ -235,6 +256,8 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         else:
             if done.failed:
                 self._fail_rows(done, output)
+            if done.num_drafted:
+                self._take_drafts(step, done)
             self._take_tokens(step, done, output)
         self.rows.returned(self.last_returned())
         return output.build(done)
@@ -261,7 +284,7 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
             places = (is_due | is_stop.any(axis=0)).nonzero()[0]
             columns.num_known[rows[places]] = num_known[places]  # as if they had got nothing yet
             some = zip(rows[places].tolist(), token_ids[places].tolist(), strict=True)
-            kept = [self._take_row(row, [token_id], True, output) > 0 for row, token_id in some]
+            kept = [self._take_row(row, [token_id], None, output) > 0 for row, token_id in some]
         if all(kept):
             output.put_columns(step.row_bytes, ONE_TOKEN * len(rows), token_ids.tobytes())
         else:
@@ -275,21 +298,27 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         """Take in new tokens of these rows of a step, one row after the other."""
         ids, at = token_ids.tolist(), 0
         for row, count in zip(rows, num_new.tolist(), strict=True):
-            chunk = step.chunks.get(row)
-            if chunk:
-                self._columns.num_confirmed[row] = chunk.end
-            kept = self._take_row(row, ids[at : at + count], chunk is None or chunk.samples, output)
+            kept = self._take_row(row, ids[at : at + count], step.chunks.get(row), output)
             output.add_tokens(row, ids[at : at + kept])
             at += count
 
-    def _take_row(self, row: int, token_ids: list[int], samples: bool, output: OutputBuilder) -> int:
-        """Take in new tokens of one row; returns how many of them count."""
+    def _take_drafts(self, step: TableStep, done: StepDone) -> None:
+        rows = zip(step.all_rows(), num_drafted(done), ints(done.num_new).tolist(), strict=True)
+        for row, drafted, count in rows:
+            request = self._requests[row]
+            if drafted and count and request is not None and self.is_alive(request):
+                self._count_drafts(drafted, count - 1)
+
+    def _take_row(self, row: int, token_ids: list[int], chunk: Chunk | None, output: OutputBuilder) -> int:
+        """Take in new tokens of one row, of a lane or with a chunk; returns how many of them count."""
         request, columns = self._requests[row], self._columns
         if request is None or not self.is_alive(request):
             return 0
         is_bound = request.row is not None
         if is_bound:
             columns.flush(row, request.ids)
+            if chunk:
+                self._confirm(row, chunk, len(request.ids), len(token_ids))
         stop = find_stop(token_ids, request.num_generated, request.admit)
         count = stop.num_tokens if stop else len(token_ids)
         request.ids.extend(token_ids[:count])
@@ -298,14 +327,21 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
             columns.num_known[row] = len(request.ids)
         if stop:
             output.add_ended(self.finish(request, stop.reason, stop.stop_reason))
-        elif is_bound and samples and not token_ids:
+        elif is_bound and not token_ids and (chunk is None or chunk.samples):
             self.preempt(request)  # the runner gave nothing: it computes the row again from what is known
         elif is_bound:
-            self._go_on(row, request, count - samples)
+            self._go_on(row, request, count - (chunk.num_placeholders if chunk else 1))
         return count
 
+    def _confirm(self, row: int, chunk: Chunk, num_known: int, num_new: int) -> None:
+        """Note which K/V of a row are sound, now that its chunk gave so many tokens."""
+        sound = num_known + max(num_new, 1) - 1
+        self._columns.num_confirmed[row] = min(sound, chunk.end) if chunk.samples else chunk.end
+        if chunk.num_drafts and num_new:
+            self._columns.num_computed[row] -= chunk.num_placeholders - num_new
+
     def _go_on(self, row: int, request: TableRequest, num_more: int) -> None:
-        """Let a row's tokens pass from here on; it got `num_more` than it had placeholders for."""
+        """Let a row's tokens pass from here on; it got so many more than it had placeholders for."""
         if num_more:
             self._drop_lane()
             self._columns.num_tokens[row] += num_more
@@ -353,7 +389,8 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         known = columns.num_known[rows]
         assert (columns.num_confirmed[rows] <= computed[rows]).all()
         assert (computed[rows] <= np.minimum(tokens, columns.room)[rows]).all()
-        assert ((known <= tokens[rows]) & (tokens[rows] <= known + counts[rows])).all()
+        most = known + counts[rows] * (1 + self._config.num_speculative_tokens)
+        assert ((known <= tokens[rows]) & (tokens[rows] <= most)).all()
         assert not np.delete(columns.due, rows).any(), "a row without a request lets tokens pass"
         for request in self.running_requests():
             assert len(request.ids) <= request.num_known < len(request.ids) + TAIL

@@ -22,7 +22,14 @@ class Chunk(NamedTuple):
     end: int
     """Tokens of the request that are computed after the step."""
     samples: bool
+    num_drafts: int
+    """Of the tokens, those that are room for drafts."""
     bind: BindRow | None
+
+    @property
+    def num_placeholders(self) -> int:
+        """Most tokens that it may give."""
+        return self.samples + self.num_drafts
 
 
 class TableStep(Step):

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.ask import Ask
-from headrace.core.interfaces import SchedulerStats
+from headrace.core.interfaces import DraftStats, SchedulerStats
 from headrace.outputs import Chunk
 from headrace.stream import Streams
 
@@ -79,12 +79,26 @@ class EngineCollector(Collector):
         yield self._counter("prompt_tokens", "Of ended completions.", stats.prompt_tokens)
         yield self._counter("generation_tokens", "Of ended completions.", stats.generation_tokens)
         yield self._counter("engine_steps", "Steps computed.", stats.steps)
+        yield from self._drafts(stats.drafts)
         finished = CounterMetricFamily(
             f"{PREFIX}request_success", "Ended completions.", labels=["model_name", "finished_reason"]
         )
         for reason, number in stats.finished.items():
             finished.add_metric([self._model, reason], number)
         yield finished
+
+    def _drafts(self, drafts: DraftStats) -> Iterator[Metric]:
+        yield self._counter("spec_decode_num_drafts", "Times a row had drafts.", drafts.num_drafts)
+        yield self._counter("spec_decode_num_draft_tokens", "Drafts verified.", drafts.num_draft_tokens)
+        yield self._counter("spec_decode_num_accepted_tokens", "Drafts that were right.", drafts.num_accepted_tokens)
+        accepted = CounterMetricFamily(
+            f"{PREFIX}spec_decode_num_accepted_tokens_per_pos",
+            "Drafts that were right, by their place.",
+            labels=["model_name", "position"],
+        )
+        for position, number in enumerate(drafts.num_accepted_per_pos):
+            accepted.add_metric([self._model, str(position)], number)
+        yield accepted
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])

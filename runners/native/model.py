@@ -25,7 +25,7 @@ class NativeModel:
         self._context, self._options = context, options
         self._session: Session | None = None
         self._sampling: Ints = np.zeros(0, dtype=np.int32)
-        """Places in the flat token list of the rows that sample."""
+        """Places in the flat token list that tokens are sampled at."""
         self._logits: Floats | None = None
         """Theirs, computed within the step; handed out once."""
 
@@ -38,7 +38,7 @@ class NativeModel:
 
     def forward(self, batch: Batch) -> None:
         """Write K/V of all tokens, and compute their hidden states and the logits of rows that sample."""
-        self._sampling = batch.starts[batch.samples + 1] - 1
+        self._sampling = batch.sampled_places()
         self._logits = self._loaded().forward(batch, self._sampling)
 
     def logits(self, indices: Ints) -> Floats:

@@ -19,6 +19,7 @@ def test_every_role_has_the_built_in_choices() -> None:
         "policy": ["fcfs", "priority"],
         "kv": ["paged", "simple"],
         "runner": ["kvhash", "native", "script", "sim", "torch"],
+        "proposer": ["draft", "ngram"],
         "tokenizer": ["huggingface", "symbols"],
     }
 

@@ -130,4 +130,4 @@ def test_plain_rows_are_greedy_without_adjustments(state: WorkerState) -> None:
 
 def test_mark_finds_rows_among_others_in_their_order(state: WorkerState) -> None:
     among, rows = np.array([4, 0, 2], dtype=np.int32), np.array([2, 4], dtype=np.int32)
-    assert state.mark(among, rows).tolist() == [1, 0, 1]
+    assert state.count(among, rows).tolist() == [1, 0, 1]

@@ -32,8 +32,9 @@ class CoreMachine(RuleBasedStateMachine):
         budget=st.integers(3, 64),
         chunk=st.sampled_from([None, 5, 16]),
         num_seqs=st.integers(1, 6),
+        drafts=st.sampled_from([0, 0, 1, 3]),
     )
-    def start(self, scheduler, policy, kv, caching, is_async, windows, num_blocks, budget, chunk, num_seqs):
+    def start(self, scheduler, policy, kv, caching, is_async, windows, num_blocks, budget, chunk, num_seqs, drafts):
         self.h = Harness(
             policy(),
             kv,
@@ -46,6 +47,7 @@ class CoreMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             max_prefill_chunk=chunk,
             max_num_seqs=num_seqs,
+            num_speculative_tokens=drafts,
         )
         self.windows = windows
         self.expected = {}

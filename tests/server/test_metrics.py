@@ -97,3 +97,13 @@ def test_metrics_of_a_silent_engine_are_those_of_the_server():
         read_now = read(server)
         assert "prompt_tokens_total" not in read_now
         assert read_now["http_requests_open"] == 0
+
+
+def test_drafts_are_counted_under_the_names_of_vllm():
+    options = {"runner": {"vocab_size": 3}, "tokenizer": {"vocab_size": 3}}
+    with serving(kvhash(num_speculative_tokens=3, options=options)) as server:
+        server.post("/v1/completions", {**GREEDY, "prompt": [0, 1, 2] * 4, "max_tokens": 60})
+        read_now = read(server)
+    proposed, accepted = (read_now[f"spec_decode_num_{kind}_tokens_total"] for kind in ("draft", "accepted"))
+    assert 0 < accepted < proposed <= 3 * read_now["spec_decode_num_drafts_total"]
+    assert "spec_decode_num_accepted_tokens_per_pos_total" in read_now

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
+from proposers import Guesser
 
 from headrace.core.columns import ints, pack_ints
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import BlockKeys, CoreContext, Policy, RunnerContext, SchedulerContext
+from headrace.core.interfaces import BlockKeys, CoreContext, Policy, Proposer, RunnerContext, SchedulerContext
 from headrace.core.messages import Admit, Ended, RequestId, RowSampling, RunStep, StepDone, StepOutput
 from headrace.kv.paged import PagedKV
 from headrace.kv.prefix import block_hasher, root_digest
@@ -40,6 +42,7 @@ class Harness:
         windows: tuple[int, ...] = (),
         depth: int | None = None,
         scheduler: str | None = None,
+        proposer: Proposer | None = None,
         **config: Any,
     ) -> None:
         self.config = EngineConfig(**{"max_model_len": 1024, **config})
@@ -47,6 +50,8 @@ class Harness:
         max_rows = 2 * self.config.max_num_seqs
         context = RunnerContext(self.config, None, max_rows=max_rows, clock=lambda: self.now)
         options = KVHashOptions(num_groups=max(num_groups, len(windows)), windows=windows)
+        if self.config.num_speculative_tokens:
+            context = replace(context, proposer=proposer or Guesser(options))
         self.worker = runner or make_worker(KVHashModel(self.config, options), context)
         self.facts = self.worker.load()
         core = CoreContext(self.config, self.facts, max_rows, lambda: self.now)

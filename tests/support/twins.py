@@ -42,6 +42,7 @@ CHOICES: dict[str, list[Any]] = {
     "max_prefill_chunk": [None, None, 1, 5, 16],
     "enable_chunked_prefill": [True, True, True, False],
     "max_num_seqs": [8, 8, 5, 3, 1],
+    "num_speculative_tokens": [0, 0, 2, 5],
 }
 """What a workload may be, the usual first."""
 
@@ -159,17 +160,19 @@ class Twins:
         """
         step = self.in_flight[0]
         [entries] = [s.entries for s in self.plain.scheduler.in_flight if s.number == step.step]
-        num_new, failed = [], []
+        num_new, num_drafted, failed = [], [], []
         for row, entry in entries.items():
             is_surprising = chance.random() < surprise
-            num_new.append(int(entry.samples))
+            num_drafted.append(chance.randint(0, entry.num_drafts))
+            num_new.append(entry.samples + chance.randint(0, num_drafted[-1]))
             if len(failed) < num_failed or (is_surprising and chance.random() < 0.5):
                 num_new[-1] = 0
                 failed.append(RowFailure(row, ERROR))
-            elif is_surprising and entry.samples:
+            elif is_surprising and entry.samples and not entry.num_drafts:
                 num_new[-1] = chance.choice([0, 2, 3])
         token_ids = [chance.randrange(VOCAB) for _ in range(sum(num_new))]
-        return StepDone(step.step, pack_ints(num_new), pack_ints(token_ids), tuple(failed))
+        drafted = pack_ints(num_drafted) if any(num_drafted) else b""
+        return StepDone(step.step, pack_ints(num_new), pack_ints(token_ids), drafted, tuple(failed))
 
     def finish(self) -> None:
         """Go on until every request has ended."""
