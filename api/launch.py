@@ -142,7 +142,7 @@ class Inline:
 
     async def start(self, frontend: Frontend) -> RunnerReady:
         """Load model and tokenizer off the loop, and start the actors."""
-        self._runner = runner = self._builder.runner()
+        self._runner = runner = await asyncio.to_thread(self._builder.runner)  # it may look into the model
         try:
             facts: RunnerReady
             facts, tokenizer = await _gather(runner.load, self._builder.tokenizer)

@@ -83,10 +83,10 @@ def _at_least(least: int, name: str, value: int) -> None:
 class Use(Struct, frozen=True, forbid_unknown_fields=True):
     """[use]: one provider per role."""
 
-    scheduler: str = "plain"
+    scheduler: str = "table"
     policy: str = "fcfs"
     kv: str = "paged"
-    runner: str = "torch"
+    runner: str = "auto"
     proposer: str = "ngram"
     tokenizer: str = "huggingface"
 

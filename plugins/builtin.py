@@ -2,11 +2,9 @@
 
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from headrace.core.columns import Ints
-from headrace.core.errors import ConfigError
 from headrace.core.interfaces import (
     BlockKeys,
     CoreContext,
@@ -14,8 +12,6 @@ from headrace.core.interfaces import (
     Policy,
     PromptHasher,
     Provider,
-    Runner,
-    RunnerContext,
     Scheduler,
     SchedulerContext,
     TextContext,
@@ -49,12 +45,13 @@ def headrace_kv_managers() -> list[Provider]:
 
 
 def headrace_runners() -> list[Provider]:
-    """Provide `torch` and `native`, and three that need no model: `script`, `kvhash` and `sim`."""
-    from headrace.runners import kvhash, script, sim
+    """Provide `auto`, `torch` and `native`, and three that need no model: `script`, `kvhash` and `sim`."""
+    from headrace.runners import auto, kvhash, script, sim
     from headrace.runners.native import options as native
 
     return [
-        Provider("torch", _torch, summary="any supported model on the CPU, exact in float32"),
+        Provider("auto", auto.build, summary="native where it can run the model, else torch"),
+        Provider("torch", auto.build_torch, summary="any supported model on the CPU, exact in float32"),
         Provider(
             "native", native.build, native.NativeOptions, "C++ kernels on the file's own numbers", runs_in_core=True
         ),
@@ -144,16 +141,6 @@ def _simple(context: CoreContext, options: None) -> KVManager:
     from headrace.kv.simple import SimpleKV
 
     return SimpleKV.from_context(context)
-
-
-def _torch(context: RunnerContext, options: None) -> Runner:
-    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"use.runner is 'torch', which needs {', '.join(missing)}: pip install 'headrace[torch]'")
-    from headrace.runners.torch_cpu.model import TorchModel
-    from headrace.runners.worker import make_worker
-
-    return make_worker(TorchModel(context), context)
 
 
 def _huggingface(context: TextContext, options: None) -> Tokenizer:

@@ -56,13 +56,19 @@ def choose_target() -> Target:
     return next(target for target in TARGETS if target.needs <= found)
 
 
+def can_have_library(target: Target) -> bool:
+    """Tell whether the target's library is at hand, or a compiler that makes it."""
+    name = file_name(target)
+    return any((folder / name).is_file() for folder in _folders()) or _compiler() is not None
+
+
 def ensure_library(target: Target) -> Path:
     """Return the target's library: prebuilt, cached, or compiled now, which takes some seconds.
 
     Raises ConfigError if there is no compiler or it fails.
     """
     name = file_name(target)
-    for folder in (PREBUILT, cache_dir() / "native"):
+    for folder in _folders():
         if (folder / name).is_file():
             return folder / name
     library = cache_dir() / "native" / name
@@ -84,7 +90,7 @@ def compile_library(target: Target, library: Path, extra_flags: Sequence[str] = 
 
     extra_flags: after the usual ones, for compiling and linking. Raises ConfigError.
     """
-    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    compiler = _compiler()
     if compiler is None:
         raise ConfigError(
             f"runner native is compiled on first use, and none of {', '.join(_COMPILERS)} is installed:"
@@ -101,6 +107,14 @@ def compile_library(target: Target, library: Path, extra_flags: Sequence[str] = 
         built = Path(folder, library.name)
         _run([compiler, *flags, "-shared", *map(str, objects), "-o", str(built)])
         built.replace(library)
+
+
+def _folders() -> tuple[Path, ...]:
+    return PREBUILT, cache_dir() / "native"
+
+
+def _compiler() -> str | None:
+    return next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 
 def _run(command: list[str]) -> None:

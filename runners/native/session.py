@@ -9,26 +9,21 @@ from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
-from headrace.core.errors import UnsupportedModel
 from headrace.core.interfaces import Batch, RunnerContext
 from headrace.core.messages import RunnerReady
 from headrace.kv.layout import LayerGroups, choose_num_blocks, group_layers
 from headrace.runners.loading.progress import with_progress
 from headrace.runners.models.decoder import DecoderConfig
-from headrace.runners.models.decoder import build as build_decoder
-from headrace.runners.models.registry import find_family
 from headrace.runners.models.rope import Rope
 from headrace.runners.native import library as native
 from headrace.runners.native.build import choose_target, ensure_library
 from headrace.runners.native.library import Library, address
 from headrace.runners.native.options import NativeOptions
+from headrace.runners.native.read import LANES, read_config
 from headrace.runners.native.sampling import NativeSampler
 from headrace.runners.native.tensors import TensorFile, open_tensors
 from headrace.runners.native.weights import Weights
 from headrace.runners.torch_cpu.machine import free_memory, physical_cores, total_memory
-
-LANES = 8
-"""Numbers of one vector: heads are whole vectors, and K's blocks are padded to whole vectors of tokens."""
 
 _STORAGE = {"as-is": "as-is", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _KV_BYTES = {"float32": 4, "float16": 2}
@@ -113,15 +108,7 @@ class Session:
 
     def _read(self, file: TensorFile, storage: str, families: Mapping[str, Callable[[], Any]]) -> DecoderConfig:
         """Read the config and check all tensors."""
-        family = find_family(str(file.path), file.architecture, families)
-        model = file.config(family)
-        if not isinstance(model, DecoderConfig) or family.build is not build_decoder:
-            raise UnsupportedModel(f"{file.path}: runner native can't run {family.name}; choose runner torch")
-        if model.head_dim % LANES:
-            raise UnsupportedModel(
-                f"{file.path}: heads have {model.head_dim} numbers, runner native needs a multiple of {LANES};"
-                " choose runner torch"
-            )
+        family, model = read_config(file, families)
         kept_as = _STORAGE["as-is" if storage == "auto" else storage]
         self._weights = Weights(file, family, model, self._library, kept_as)
         return model

@@ -43,6 +43,9 @@ class TensorFile(TensorList, Protocol):
     def tensor(self, name: str) -> RawTensor:
         """Return a tensor that shapes() lists."""
 
+    def close(self) -> None:
+        """Unmap the files, once no tensor is left."""
+
 
 def open_tensors(path: Path, is_dummy: bool = False) -> TensorFile:
     """Open a model folder or GGUF file; dummy: its weights are made up. Raises ModelError."""

@@ -16,6 +16,7 @@ from headrace.core.columns import Ints, pack_ints
 from headrace.core.errors import ConfigError
 from headrace.core.interfaces import Batch, RowState, RunnerContext, StepModel
 from headrace.core.messages import BindRow, RunnerReady
+from headrace.runners.auto import build_model
 from headrace.runners.batch import WorkerState
 from headrace.runners.sampler import sample
 
@@ -25,7 +26,7 @@ class DraftOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     """Folder, GGUF file, catalogue name or hub id of a model with the same vocabulary."""
-    runner: Literal["torch", "native"] = "torch"
+    runner: Literal["auto", "torch", "native"] = "auto"
     """What computes it."""
 
 
@@ -55,7 +56,7 @@ class DraftProposer:
         self._model = self._build(replace(self._context, config=config))
         ready = self._model.load()
         self._check(ready, facts)
-        self._state = WorkerState(ready, self._context.max_rows, config.block_size)
+        self._state = WorkerState(ready, self._context.max_rows, config.block_size, self._context.build_processor)
 
     def bound(self, row: int) -> None:
         """Forget what was known of a row."""
@@ -85,15 +86,7 @@ class DraftProposer:
     def _build(self, context: RunnerContext) -> StepModel:
         from headrace.core.model_files.resolve import resolve_model
 
-        context = replace(context, model=resolve_model(self._options.model, None))
-        if self._options.runner == "native":
-            from headrace.runners.native.model import NativeModel
-            from headrace.runners.native.options import NativeOptions
-
-            return NativeModel(context, NativeOptions())
-        from headrace.runners.torch_cpu.model import TorchModel
-
-        return TorchModel(context)
+        return build_model(replace(context, model=resolve_model(self._options.model, None)), self._options.runner)
 
     def _check(self, ready: RunnerReady, facts: RunnerReady) -> None:
         name = self._options.model

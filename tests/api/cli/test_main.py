@@ -86,7 +86,7 @@ def test_plugins_stars_what_is_in_use(capsys: Capture) -> None:
     assert main(["plugins", "--policy", "priority"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     starred = [line[line.index("*") + 1] for line in lines if "*" in line]
-    assert starred == ["plain", "priority", "paged", "torch", "huggingface", "paged"]
+    assert starred == ["table", "priority", "paged", "auto", "ngram", "huggingface", "paged"]
 
 
 def test_the_installed_command_reports_a_bad_input_by_its_exit_code() -> None:
