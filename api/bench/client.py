@@ -85,6 +85,7 @@ class _Delta(Struct):
 class _Choice(Struct):
     text: str | None = None
     delta: _Delta = field(default_factory=_Delta)
+    finish_reason: str | None = None
 
 
 class _Usage(Struct):
@@ -188,15 +189,22 @@ class Client:
 
     async def _read(self, record: Record, body: dict[str, Any]) -> None:
         usage: _Usage | None = None
+        is_complete = False
         async with self._session.post(self.target.path, json=body) as response:
             await _check(response)
             async for line in _events(response):
+                if line == _DONE:
+                    is_complete = True
+                    break
                 event = _decode_event(line)
                 if event.error is not None:
                     raise BenchFailed(f"the stream failed: {event.error}")
                 if any(choice.text or choice.delta.content for choice in event.choices):
                     record.token_times.append(self.now())
                 usage = event.usage or usage
+                is_complete |= any(choice.finish_reason for choice in event.choices)
+        if not is_complete:
+            raise BenchFailed("the stream ended without [DONE] and without a finish_reason")
         if not record.token_times:
             raise BenchFailed("the answer has no text")
         record.prompt_tokens = usage.prompt_tokens if usage else 0
@@ -209,11 +217,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the data of each event until the terminator. Raises BenchFailed where it is missing."""
+    """Yield the data of each event, the terminator as well."""
     async for line in response.content:
         if line.startswith(_DATA):
-            data = line[len(_DATA) :].strip()
-            if data == _DONE:
-                return
-            yield data
-    raise BenchFailed("the stream ended without [DONE]")
+            yield line[len(_DATA) :].strip()
