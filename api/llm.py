@@ -111,6 +111,13 @@ class LLM:
         """What was found while loading."""
         return self._engine.facts
 
+    def recommended_params(self) -> SamplingParams:
+        """Read what the model's makers recommend; nothing applies it unless a request is given it.
+
+        Raises ModelFileDamaged, and ModelNotFound without a model.
+        """
+        return self._run(self._engine.recommended_params())
+
     def stats(self) -> SchedulerStats:
         """Read the scheduler's counters and gauges."""
         return self._run(self._engine.stats())

@@ -1,6 +1,6 @@
 """headrace serve: a model as a server with OpenAI's API."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,6 +27,9 @@ def serve(
     served_model_name: Annotated[
         list[str] | None, _option("What requests call the model, instead of MODEL; repeatable, answers say the first.")
     ] = None,
+    generation_config: Annotated[
+        Literal["none", "auto"], _option("auto: sampling that requests leave out is as the model's makers recommend.")
+    ] = _DEFAULT.generation_config,
     allow_origin: Annotated[
         list[str] | None, _option('Web origin whose pages may use the API, "*" for all; repeatable.')
     ] = None,
@@ -61,6 +64,7 @@ def serve(
         api_server_count=api_server_count,
         api_keys=tuple(api_key or ()),
         model_names=tuple(served_model_name or (root,)),
+        generation_config=generation_config,
         allow_origins=tuple(allow_origin or ()),
         max_body_bytes=max_body_bytes,
         max_open_requests=max_open_requests,

@@ -56,11 +56,11 @@ class Generation:
         """Answer POST /v1/completions."""
         request = decode_body(body, headers, CompletionRequest)
         self._service.check_model(request.model)
-        job = await completion_job(request, self._service.model, self._service.engine)
+        job = await completion_job(request, self._service)
         await answer(job, self._service, reply)
 
     async def chat(self, body: bytes, headers: Headers, reply: Reply) -> None:
         """Answer POST /v1/chat/completions."""
         request = decode_body(body, headers, ChatRequest)
         self._service.check_model(request.model)
-        await answer(chat_job(request, self._service.model), self._service, reply)
+        await answer(chat_job(request, self._service), self._service, reply)

@@ -21,18 +21,20 @@ from headrace.server.responses import (
     PromptLogprobs,
     Usage,
 )
+from headrace.server.service import Service
 
 ROLE = "assistant"
 
 
-def chat_job(request: ChatRequest, model: str) -> Job:
+def chat_job(request: ChatRequest, service: Service) -> Job:
     """Check a request and tell what to do. Raises RequestError; messages are checked where they meet the template."""
     request.check()
     max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    params = request.sampling(max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
+    logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    params = request.sampling(max_tokens, logprobs, service.recommended)
     return Job(
         asks=[request.ask(ChatPrompt(tuple(request.messages)), params)],
-        shape=ChatShape(request, model),
+        shape=ChatShape(request, service.model),
         is_stream=bool(request.stream),
         includes_usage=request.includes_usage,
         is_prompt_only=max_tokens == 0,

@@ -14,6 +14,7 @@ from headrace.server.answer import Job, Place, new_id
 from headrace.server.logprobs import Position, completion_logprobs, prompt_logprobs, text_length
 from headrace.server.requests import CompletionRequest
 from headrace.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
+from headrace.server.service import Service
 
 DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 4096
@@ -28,21 +29,21 @@ class Echo(Struct, frozen=True):
     """Text of the prompt's first token, where log probabilities were asked for."""
 
 
-async def completion_job(request: CompletionRequest, model: str, engine: Engine) -> Job:
+async def completion_job(request: CompletionRequest, service: Service) -> Job:
     """Check a request and tell what to do. Raises RequestError."""
     request.check()
     prompts = _prompts(request.prompt)
     if len(prompts) * (request.n or 1) > MAX_CHOICES:
         raise InvalidParameter(f"n is {request.n} for {len(prompts)} prompts, limit is {MAX_CHOICES} in all", "n")
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    params = request.sampling(max_tokens, request.logprobs)
+    params = request.sampling(max_tokens, request.logprobs, service.recommended)
     has_logprobs = params.logprobs is not None
     if request.echo and has_logprobs:
         params = replace(params, prompt_logprobs=max(params.prompt_logprobs or 0, params.logprobs or 0))
-    echoes = [await _echo(engine, prompt, has_logprobs) for prompt in prompts] if request.echo else []
+    echoes = [await _echo(service.engine, prompt, has_logprobs) for prompt in prompts] if request.echo else []
     return Job(
         asks=[request.ask(prompt, params) for prompt in prompts],
-        shape=CompletionShape(request, model, echoes),
+        shape=CompletionShape(request, service.model, echoes),
         is_stream=bool(request.stream),
         includes_usage=request.includes_usage,
         is_prompt_only=max_tokens == 0,

@@ -1,5 +1,7 @@
 """What can be said of a server. Not here: options of the engine behind it."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from headrace.core.errors import ConfigError
@@ -22,6 +24,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     """Requests must carry one of these as their bearer token; empty: anyone may ask."""
     model_names: tuple[str, ...] = ("headrace",)
     """What requests may call the model; responses say the first."""
+    generation_config: Literal["none", "auto"] = "none"
+    """auto: what a request leaves out of temperature, top_p, top_k, min_p and repetition_penalty is as the model's
+    makers recommend; none: as OpenAI's API says, on every model."""
     allow_origins: tuple[str, ...] = ()
     """Web origins whose pages may use the API; "*" is every one."""
     max_body_bytes: int = 16 * MIB
@@ -46,5 +51,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         for option in ("drain_timeout_s", "health_timeout_s", "stall_limit_s"):
             if not getattr(self, option) >= 0:
                 raise ConfigError(f"--{option[:-2].replace('_', '-')} is {getattr(self, option)}, must be at least 0")
+        if self.generation_config not in ("none", "auto"):
+            raise ConfigError(f"--generation-config is {self.generation_config!r}, must be 'none' or 'auto'")
         if not all(self.api_keys):
             raise ConfigError("--api-key is empty, must be a text of at least one character")

@@ -1,5 +1,6 @@
 """Bodies of requests, as OpenAI's API and vLLM's extensions of it define them. Unknown fields are ignored."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -90,10 +91,17 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 raise _unsupported(name, "is given, no structured output")
 
-    def sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """Check the sampling fields. A max_tokens of 0 becomes the 1 that the prompt's computation needs."""
+    def sampling(
+        self, max_tokens: int | None, logprobs: int | None, recommended: Mapping[str, float]
+    ) -> SamplingParams:
+        """Check the sampling fields. A max_tokens of 0 becomes the 1 that the prompt's computation needs.
+
+        recommended: values of fields that the request leaves out, by name.
+        """
         given = {name: value for name in _SHARED if (value := getattr(self, name)) is not None}
-        return SamplingParams(**given, max_tokens=1 if max_tokens == 0 else max_tokens, logprobs=logprobs)
+        return SamplingParams(
+            **{**recommended, **given}, max_tokens=1 if max_tokens == 0 else max_tokens, logprobs=logprobs
+        )
 
     def ask(self, prompt: Prompt, params: SamplingParams) -> Ask:
         """Make a request to the engine."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+from headrace.core.model_files.recommended import RECOMMENDED
 from headrace.engine import Engine
 from headrace.server.app import make_app
 from headrace.server.listen import address_of, open_socket
@@ -60,12 +61,21 @@ async def serve(
         if stop.asked.is_set():
             return 0
         starting.result()
-        return await _serve(Service(engine, options, root), listener, stop, announce)
+        service = Service(engine, options, root, await _recommended(engine, options))
+        return await _serve(service, listener, stop, announce)
     finally:
         stopped.cancel()
         starting.cancel()
         await asyncio.wait((starting, stopped))
         await engine.close()
+
+
+async def _recommended(engine: Engine, options: ServerOptions) -> dict[str, float]:
+    """Return the sampling fields that the model's makers recommend, by name, if the server is to apply them."""
+    if options.generation_config == "none":
+        return {}
+    params = await engine.recommended_params()
+    return {name: getattr(params, name) for name in RECOMMENDED}
 
 
 class Stop:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from headrace.ask import Ask
@@ -19,10 +19,16 @@ ABORT_DEADLINE_S = 3.0
 
 
 class Service:
-    """Owner of the open HTTP requests of one server process. root: what the model is, for /v1/models."""
+    """Owner of the open HTTP requests of one server process.
 
-    def __init__(self, engine: Engine, options: ServerOptions, root: str = "headrace") -> None:
+    root: what the model is, for /v1/models. recommended: values of sampling fields that requests leave out.
+    """
+
+    def __init__(
+        self, engine: Engine, options: ServerOptions, root: str = "headrace", recommended: Mapping[str, float] = {}
+    ) -> None:
         self.engine = engine
+        self.recommended = recommended
         self.options = options
         self.root = root
         self.started = int(time.time())

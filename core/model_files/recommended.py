@@ -7,8 +7,8 @@ from headrace.core.model_files.gguf import GGUFFile
 from headrace.core.model_files.metadata import read_json
 from headrace.core.params import SamplingParams
 
-_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Of generation_config.json, which shares these names with SamplingParams."""
+RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What may be recommended: generation_config.json shares these names with SamplingParams."""
 _GGUF_KEYS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_p": "top_p",
@@ -25,7 +25,7 @@ def recommended_params(model: Path) -> SamplingParams:
     file = model / "generation_config.json" if model.is_dir() else model
     if model.is_dir():
         config = read_json(file) if file.is_file() else {}
-        found = {name: config[name] for name in _FIELDS if config.get(name) is not None}
+        found = {name: config[name] for name in RECOMMENDED if config.get(name) is not None}
     else:
         with GGUFFile(model) as gguf:
             found = {name: gguf.metadata[key] for key, name in _GGUF_KEYS.items() if key in gguf.metadata}

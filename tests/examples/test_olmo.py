@@ -62,7 +62,14 @@ def folder(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine(folder: Path, **options: Any) -> LLM:
-    given = {"tokenizer": "symbols", "num_kv_blocks": 64, "threads": 1, "dtype": "float32", **options}
+    given = {
+        "runner": "torch",
+        "tokenizer": "symbols",
+        "num_kv_blocks": 64,
+        "threads": 1,
+        "dtype": "float32",
+        **options,
+    }
     return LLM(folder, options={"tokenizer": {"vocab_size": 256, "eos_ids": []}}, **given)
 
 

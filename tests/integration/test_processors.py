@@ -70,6 +70,7 @@ PROMPTS = [[i, 7, *range(i)] for i in range(1, 13)]
         {"num_kv_blocks": 6, "max_num_batched_tokens": 16},
         {"num_kv_blocks": 6, "enable_prefix_caching": False},
         {"scheduler": "table", "num_kv_blocks": 6},
+        {"num_speculative_tokens": 3},
         {"processes": "split"},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),

@@ -15,6 +15,7 @@ from headrace.server.options import ServerOptions
         ("max_open_requests", 0, "--max-open-requests"),
         ("drain_timeout_s", -1.0, "--drain-timeout"),
         ("stall_limit_s", float("nan"), "--stall-limit"),
+        ("generation_config", "vllm", "--generation-config"),
         ("api_keys", ("",), "--api-key"),
     ],
 )
