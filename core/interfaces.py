@@ -276,10 +276,15 @@ class KVManager(Protocol):
         """Bind blocks for `num_tokens` tokens to a free row, cached ones first.
 
         Returns the number of cached tokens (what `match` said), or None if blocks are lacking: then nothing changed.
+        Where layers see a window, it may bind blocks for the first chunk only: see `grow`.
         """
 
     def grow(self, row: int, num_tokens: int) -> bool:
-        """Make room for `num_tokens` tokens in all, whole blocks. False: blocks are lacking, nothing changed."""
+        """Make room for `num_tokens` tokens in all, whole blocks. False: blocks are lacking, nothing changed.
+
+        Called before each step of a row, but not for its first chunk, nor where one token alone is computed that the
+        blocks asked for so far have room for.
+        """
 
     def commit(self, row: int, num_tokens: int) -> None:
         """Register the row's full, hashed blocks among its first `num_tokens` tokens: their steps are scheduled."""

@@ -23,7 +23,7 @@ class BlockGroup:
 
     def max_blocks(self) -> int:
         """Count the blocks of the longest row that can live here alone."""
-        return min(self.pool.num_blocks, self.table.shape[1])
+        return min(self.pool.num_blocks, int(self.table.shape[1]))
 
     def longest_hit(self, digests: Sequence[bytes], most: int) -> int:
         """Count the blocks, `most` at most, of the longest start of a sequence that a row can go on from."""

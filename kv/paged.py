@@ -122,9 +122,10 @@ class PagedKV:
         num_hit = self._count_hit(keys, num_tokens if read_cache else 0)
         hits = [group.hit(keys.digests, num_hit) for group in self._groups]
         counts = [group.num_first(num_hit, needed) for group in self._groups]
-        if not all(group.has_room(*parts) for group, *parts in zip(self._groups, hits, counts, strict=True)):
+        wanted = list(zip(self._groups, hits, counts, strict=True))
+        if not all(group.has_room(hit, count) for group, hit, count in wanted):
             return None
-        for number, (group, hit, count) in enumerate(zip(self._groups, hits, counts, strict=True)):
+        for number, (group, hit, count) in enumerate(wanted):
             indices = np.arange(num_hit - len(hit), num_hit + count)
             self._note(number, row, indices, group.bind(row, num_hit, hit, count))
         self._num_blocks[row] = needed
@@ -143,6 +144,8 @@ class PagedKV:
             return True
         needed = held if is_within else self._blocks_for(num_tokens)
         counts = [group.num_lacking(row, held, needed, num_tokens) for group in self._groups]
+        if not any(counts):
+            return True
         scheduled = int(self._scheduled[row])
         leaving = [
             group.leaving(row, scheduled) if count else [] for group, count in zip(self._groups, counts, strict=True)
@@ -151,8 +154,9 @@ class PagedKV:
         if not all(group.has_room((), count, blocks) for group, count, blocks in wanted):
             return False
         for number, (group, count, blocks) in enumerate(wanted):
-            end = group.end(row, held)
-            self._note(number, row, np.arange(end, end + count), group.extend(row, blocks, count))
+            if count:
+                end = group.end(row, held)
+                self._note(number, row, np.arange(end, end + count), group.extend(row, blocks, count))
         if not is_within:
             self._num_blocks[row] = needed
             self._scheduled[row] = num_tokens

@@ -82,7 +82,7 @@ class BlockPool:
     def give(self, blocks: Iterable[int]) -> None:
         """Take a holder from each of these blocks; of those that become free, the first is the first to be evicted."""
         states, plain, held = self._states, self._plain, _HELD
-        listed = []
+        listed: list[int] = []
         for block in blocks:
             state = states[block]
             if state == held:

@@ -41,7 +41,7 @@ class WindowGroup(BlockGroup):
     def max_blocks(self) -> int:
         """Count the blocks of the longest row that can live here alone: any, if the most that it holds fits."""
         if self.pool.num_blocks >= window_blocks(self._window, self._limits, self._block_size):
-            return self.table.shape[1]
+            return int(self.table.shape[1])
         return super().max_blocks()
 
     def longest_hit(self, digests: Sequence[bytes], most: int) -> int:

@@ -88,18 +88,17 @@ class KVHashModel:
         batch = self._batch
         assert batch is not None
         rows = np.searchsorted(batch.starts, indices, side="right") - 1
-        ends = batch.positions[indices].astype(np.int64) + 1
-        sums = [self._sum(group, rows, ends, window) for group, window in enumerate(self._windows)]
+        ends = batch.positions[indices] + np.int32(1)
+        sums = [self._sum(group, rows.astype(np.int32), ends, window) for group, window in enumerate(self._windows)]
         return _logits_of(sums, self._options.vocab_size)
 
-    def _sum(self, group: int, rows: NDArray[np.int64], ends: NDArray[np.int64], window: int | None) -> Hashes:
-        """Add up the hashes of the tokens before `ends` that a group's queries see."""
+    def _sum(self, group: int, rows: Ints, ends: Ints, window: int | None) -> Hashes:
+        """Add up, for each of these rows, the hashes of the tokens before `ends` that a group's queries see."""
         assert self._batch is not None
-        lengths = ends if window is None else np.minimum(ends, window)
+        lengths: Ints = ends if window is None else np.minimum(ends, np.int32(window))
         starts = np.cumsum(lengths) - lengths
-        row_of = np.repeat(rows, lengths)
-        places = np.arange(len(row_of)) - np.repeat(starts - ends + lengths, lengths)
-        slots = slot_mapping(self._batch.tables[group], row_of, places, self._config.block_size)
+        places = (np.arange(lengths.sum()) + np.repeat(ends - lengths - starts, lengths)).astype(np.int32)
+        slots = slot_mapping(self._batch.tables[group], np.repeat(rows, lengths), places, self._config.block_size)
         items = _hash_tokens(self._token_ids[group][slots], self._positions[group][slots], places)
         sums: Hashes = np.add.reduceat(items, starts)
         return sums

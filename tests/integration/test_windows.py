@@ -6,12 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batches import Blocks, context_of, run_chunks, take
 from engines import check_idle, idle_after, kvhash, run
+from msgspec.structs import replace
+from tiny_families import WINDOW as TINY_WINDOW
 from tiny_families import tiny
 from tiny_llama import save_folder
 
 from headrace import Engine, SamplingParams
 from headrace.runners.kvhash import reference
+from headrace.runners.native.model import NativeModel
+from headrace.runners.native.options import NativeOptions
+from headrace.runners.torch_cpu.model import TorchModel
 
 WINDOW = 32
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
@@ -102,3 +108,25 @@ def test_gemma_over_several_windows_is_the_same_preempted_and_cached(runner: str
         assert await answers(4, num_kv_blocks=38, max_num_batched_tokens=40) == alone
 
     run(test)
+
+
+@pytest.mark.parametrize("chunk", [1, 13])
+@pytest.mark.parametrize("runner", ["torch", "torch-deterministic", "native"])
+def test_what_lies_outside_a_window_is_never_read(runner: str, chunk: int, gemma_folder: Path) -> None:
+    context = context_of(gemma_folder, deterministic=runner == "torch-deterministic")
+    model = NativeModel(context, NativeOptions()) if runner == "native" else TorchModel(context)
+    assert [group.window for group in model.load().groups] == [None, TINY_WINDOW]
+    prompt, blocks = np.random.default_rng(4).integers(0, 256, 90).tolist(), Blocks(64)
+    expected = run_chunks(model, blocks.row(prompt), chunk)
+    other = blocks.row([255] * 96)
+    run_chunks(model, other, 96)
+    row, found = blocks.row(prompt), []
+    for start in range(0, len(prompt), chunk):
+        batch = take([(row, min(chunk, len(prompt) - start))])
+        unseen = batch.tables[1].copy()
+        end = max(0, start - TINY_WINDOW + 1) // 16
+        unseen[0, :end] = other.table[:end] if start % 2 else 0
+        model.forward(replace(batch, tables=[batch.tables[0], unseen]))
+        found.append(model.logits(np.arange(len(batch.token_ids), dtype=np.int32)))
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+    model.close()

@@ -1,6 +1,7 @@
 """Runner kvhash: whatever is wrong with blocks or positions must show."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ BLOCKS = [[7, 30, 2], [11, 12, 13]]
 Change = Callable[[Batch], Batch]
 
 
-def last_logits(change: Change = lambda batch: batch, num_groups: int = 1) -> np.ndarray:
+def last_logits(change: Change = lambda batch: batch, num_groups: int = 1, windows: tuple[int, ...] = ()) -> np.ndarray:
     """Compute IDS as one row at BLOCKS, by a batch to which `change` was done; return the last token's logits."""
-    model = KVHashModel(CONFIG, KVHashOptions(num_groups=num_groups))
+    model = KVHashModel(CONFIG, KVHashOptions(num_groups=num_groups, windows=windows))
     state = WorkerState(model.load(), max_rows=2, block_size=4)
     bind = BindRow(1, pack_ints(IDS), len(IDS), 0, RowSampling(0.0, 0, 1.0, 0.0, 0))
     tables = [(group, 1, i, block) for group in range(num_groups) for i, block in enumerate(BLOCKS[group])]
@@ -90,11 +91,33 @@ def test_a_token_without_a_block_is_an_error() -> None:
         last_logits(with_slot(3, 2))
 
 
-def test_reference_is_the_greedy_continuation() -> None:
-    ids = list(IDS)
+def test_a_window_is_what_the_last_token_sees_in_its_group() -> None:
+    windows = (5, 0)
+    expected = next_logits(IDS, num_groups=2, windows=windows)
+    assert np.array_equal(last_logits(num_groups=2, windows=windows), expected)
+    assert np.array_equal(last_logits(with_table(0, 0, 30, 2), num_groups=2, windows=windows), expected)
+    for wrong in (with_table(0, 7, 0, 2), with_table(1, 0, 12, 13)):
+        assert not np.array_equal(last_logits(wrong, num_groups=2, windows=windows), expected)
+    assert np.array_equal(next_logits(IDS, windows=(99,)), next_logits(IDS))
+
+
+def test_each_token_of_a_batch_has_a_window_of_its_own() -> None:
+    model = KVHashModel(CONFIG, KVHashOptions(windows=(3,)))
+    state = WorkerState(model.load(), max_rows=2, block_size=4)
+    bind = BindRow(1, pack_ints(IDS), len(IDS), 0, RowSampling(0.0, 0, 1.0, 0.0, 0))
+    tables = np.array([(0, 1, i, block) for i, block in enumerate(BLOCKS[0])], dtype=np.int32).tobytes()
+    model.forward(state.apply(RunStep(1, pack_ints([1]), pack_ints([len(IDS)]), (bind,), tables)))
+    logits = model.logits(np.arange(len(IDS), dtype=np.int32))
+    for end in range(1, len(IDS) + 1):
+        assert np.array_equal(logits[end - 1], next_logits(IDS[:end], windows=(3,)))
+
+
+@pytest.mark.parametrize("windows", [(), (4,), (1, 0), (0, 16)])
+def test_reference_is_the_greedy_continuation(windows: tuple[int, ...]) -> None:
+    ids, options = list(IDS), {"num_groups": 2, "windows": windows}
     for _ in range(30):
-        ids.append(int(next_logits(ids).argmax()))
-    assert reference(IDS, 30) == ids[10:]
+        ids.append(int(next_logits(ids, **options).argmax()))
+    assert reference(IDS, 30, **options) == ids[10:]
 
 
 def test_tokens_are_spread_over_the_vocabulary() -> None:
@@ -103,7 +126,7 @@ def test_tokens_are_spread_over_the_vocabulary() -> None:
     assert max(tokens) < 512
 
 
-@pytest.mark.parametrize("options", [{"vocab_size": 1}, {"num_groups": 0}])
-def test_options_out_of_their_limits_are_named(options: dict[str, int]) -> None:
+@pytest.mark.parametrize("options", [{"vocab_size": 1}, {"num_groups": 0}, {"windows": (1, 2)}, {"windows": (-1,)}])
+def test_options_out_of_their_limits_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         KVHashOptions(**options)
