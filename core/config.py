@@ -46,7 +46,8 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Memory for K/V: a size ("2GiB") or a share of the machine's ("30%"); None: what max_num_seqs full sequences need,
     at most a quarter of the memory that is free at start."""
     num_kv_blocks: int | None = None
-    """Blocks of the pool, instead of kv_cache_memory."""
+    """Blocks of the pool, instead of kv_cache_memory; of layers with a sliding window no more than max_num_seqs
+    sequences can need."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of weights, activations and K/V; auto is float32 on CPUs."""
     load_format: Literal["auto", "dummy"] = "auto"
