@@ -1,15 +1,18 @@
 """Logits processors of an installed plugin in whole engines."""
 
 import asyncio
+import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from engines import idle_after, kvhash, run
 from packages import make_package
 
-from headrace import SamplingParams
+from headrace import LLM, SamplingParams
 from headrace.core.errors import InvalidParameter, RequestFailed
 from headrace.runners.kvhash import next_logits
 
@@ -59,6 +62,16 @@ def expected(prompt: list[int], max_tokens: int) -> list[int]:
     return token_ids[len(prompt) :]
 
 
+TINY = {
+    "model_type": "llama",
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+}
 PROMPTS = [[i, 7, *range(i)] for i in range(1, 13)]
 
 
@@ -87,6 +100,18 @@ def test_tokens_are_those_of_the_request_alone(options: dict[str, object]) -> No
                 assert (await engine.stats()).preemptions > 0
 
     run(test)
+
+
+@pytest.mark.parametrize("runner", ["torch", "native"])
+def test_runners_with_a_model_apply_them(runner: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    options = {"load_format": "dummy", "tokenizer": "symbols", "num_kv_blocks": 32, "threads": 1}
+    params = [alternating(12), SamplingParams(temperature=0, max_tokens=12)]
+    params += [msgspec.structs.replace(params[0], temperature=1.0, seed=seed) for seed in range(4)]
+    with LLM(tmp_path, runner=runner, **options) as llm:
+        results = llm.generate([[4, 7]] * len(params), params, use_tqdm=False)
+    changes = [all(left % 2 != right % 2 for left, right in pairwise([7, *result.token_ids])) for result in results]
+    assert changes == [True, False, True, True, True, True]
 
 
 def test_one_that_raises_ends_its_own_request_naming_plugin_and_reason() -> None:
