@@ -290,11 +290,16 @@ Main = Callable[[Parent, Spec], Awaitable[None]]
 """Runs a child until it is cancelled, once the launcher wants it to stop."""
 
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread of a link waits for the GIL of a busy loop at most; Python's 5 ms would be longer than a step."""
+
+
 def run_child(main: Main) -> None:
     """Run a child's main to the end of its process; the argument vector names the ready pipe."""
     import uvloop
 
     threading.excepthook = _leave
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     code = uvloop.run(_run(main, int(sys.argv[1])))
     sys.stdout.flush()
     sys.stderr.flush()
