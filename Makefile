@@ -11,7 +11,7 @@ PEER_FILES := $(PEERS)/files/$(MODEL)
 QUICK :=
 FOLDERS := core kv plugins runners schedulers
 
-.PHONY: demo test verify check bench-overhead bench-cpu bench-quality model tree clean
+.PHONY: demo test verify check bench-overhead bench-engine bench-cpu bench-quality model tree clean
 
 demo: model
 	$(BIN)/headrace generate $(MODEL) --temperature 0 --max-tokens 48 \
@@ -44,6 +44,10 @@ bench-cpu: model $(VLLM)/serves-transformers $(PEER_FILES)/made
 # How often each format picks the same token as float32.
 bench-quality: model $(PEER_FILES)/made
 	$(BIN)/python benchmarks/quality.py
+
+# How busy the device stays, and what links, requests and idling cost.
+bench-engine: $(STAMP)
+	$(BIN)/python benchmarks/engine.py $(QUICK)
 
 # In an environment of its own, outside the clone: about 10 minutes, once.
 $(VLLM)/installed: benchmarks/vllm_requirements.py

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from engine_server import busy_share_of_server
+from engine_traffic import state_traffic
 
 from headrace import Engine, SamplingParams
 from headrace.core.channel import Inbox
@@ -119,15 +121,18 @@ async def measure(is_quick: bool) -> dict[str, Any]:
         for is_async in (True, False):
             name = f"{rows} rows, {'asynchronous' if is_async else 'synchronous'}"
             busy[name] = [await busy_share(0.002, rows, tokens, is_async=is_async) for _ in range(1 if is_quick else 3)]
+    streams = [await busy_share_of_server(0.005, 64, 16, tokens // 2) for _ in range(1 if is_quick else 3)]
     links = await output_link(256, 200 if is_quick else 3000)
     at_8, _ = await round_trips(8, 400 if is_quick else 4000)
     at_64, per_second = await round_trips(64, 640 if is_quick else 12800)
     return {
         "busy_share_at_2ms": {name: statistics.median(shares) for name, shares in busy.items()},
+        "busy_share_at_5ms_64_rows_and_16_http_streams": statistics.median(streams),
         "output_link_256_rows_us": _percentiles(links, 1e6),
         "round_trip_8_way_ms": _percentiles(at_8, 1e3),
         "round_trip_64_way_ms": _percentiles(at_64, 1e3),
         "requests_per_second_64_way": per_second,
+        "runner_bytes_per_step": {f"{rows} rows": await state_traffic(rows) for rows in (64, 256)},
         "idle_cpu_ms_over_10_s": await idle_cpu(2 if is_quick else 10),
     }
 
