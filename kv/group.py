@@ -5,9 +5,14 @@ Layers here see everything before them. Those with a sliding window: window.py.
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.core.columns import Ints
 from headrace.kv.pool import BlockPool
 from headrace.kv.prefix import Listener, PrefixIndex
+
+Rows = NDArray[np.intp]
 
 
 class BlockGroup:
@@ -57,6 +62,14 @@ class BlockGroup:
     def extend(self, row: int, leaving: Sequence[int], num_new: int) -> list[int]:
         """Give these leading blocks of a row back, tail first, and hold new ones for it, which are returned."""
         return self.pool.take_many(num_new)
+
+    def has_room_for_each(self, rows: Rows, num_blocks: Ints) -> bool:
+        """Tell whether `extend_each` can be done for these rows, which have so many blocks each."""
+        return self.has_room((), len(rows))
+
+    def extend_each(self, rows: Rows, scheduled: Ints) -> list[int]:
+        """Hold a new block for each of these rows, in their order; scheduled: tokens of each row as for `leaving`."""
+        return self.pool.take_many(len(rows))
 
     def blocks(self, row: int, num_blocks: int) -> list[int]:
         """List the blocks that a row holds, in their order."""

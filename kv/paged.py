@@ -66,15 +66,15 @@ class PagedKV:
         self.tables = np.zeros((len(num_blocks), max_rows, max_blocks), np.int32)
         """(num_groups, max_rows, max_blocks), block ids; of a row only the blocks that it holds count. Read only."""
         self._most_blocks = np.array(max_blocks, np.int32)
+        windows = windows or [None] * len(num_blocks)
+        sizes = zip(num_blocks, self.tables, windows, strict=True)
         self._groups = [
-            BlockGroup(count, group, table, listener)
+            BlockGroup(count, number, table, listener)
             if window is None
-            else WindowGroup(count, group, table, window, block_size, limits, listener)
-            for group, (count, table, window) in enumerate(
-                zip(num_blocks, self.tables, windows or [None] * len(num_blocks), strict=True)
-            )
+            else WindowGroup(count, number, table, window, block_size, limits, listener)
+            for number, (count, table, window) in enumerate(sizes)
         ]
-        self._has_windows = windows is not None and any(windows)
+        self._has_windows = any(windows)
         self._scheduled = np.zeros(max_rows, np.int32)
         """Tokens of each row that steps before the one being made compute, or fewer; kept where there are windows."""
         self._rows: list[_Row | None] = [None] * max_rows
@@ -143,20 +143,8 @@ class PagedKV:
         if is_within and not self._has_windows:
             return True
         needed = held if is_within else self._blocks_for(num_tokens)
-        counts = [group.num_lacking(row, held, needed, num_tokens) for group in self._groups]
-        if not any(counts):
-            return True
-        scheduled = int(self._scheduled[row])
-        leaving = [
-            group.leaving(row, scheduled) if count else [] for group, count in zip(self._groups, counts, strict=True)
-        ]
-        wanted = list(zip(self._groups, counts, leaving, strict=True))
-        if not all(group.has_room((), count, blocks) for group, count, blocks in wanted):
+        if not self._extend(row, held, needed, num_tokens):
             return False
-        for number, (group, count, blocks) in enumerate(wanted):
-            if count:
-                end = group.end(row, held)
-                self._note(number, row, np.arange(end, end + count), group.extend(row, blocks, count))
         if not is_within:
             self._num_blocks[row] = needed
             self._scheduled[row] = num_tokens
@@ -169,13 +157,13 @@ class PagedKV:
             raise RuntimeError(f"one of the rows {rows.tolist()} is not bound")
         if np.count_nonzero(held == self._most_blocks):
             raise RuntimeError(f"one of the rows {rows.tolist()} holds {self._most_blocks} blocks, which is the most")
-        if self._has_windows:
-            return self._add_one_by_one(rows.tolist(), held.tolist())
-        if not all(group.has_room((), len(rows)) for group in self._groups):
+        if not all(group.has_room_for_each(rows, held) for group in self._groups):
             return False
         for number, group in enumerate(self._groups):
-            self._note(number, rows, held, group.pool.take_many(len(rows)))
+            self._note(number, rows, held, group.extend_each(rows, self._scheduled))
         self._num_blocks[rows] = held + _ONE
+        if self._has_windows:
+            self._scheduled[rows] = held * self.block_size + 1
         return True
 
     def commit(self, row: int, num_tokens: int) -> None:
@@ -281,11 +269,20 @@ class PagedKV:
             if count == before or not self._has_windows:
                 return count
 
-    def _add_one_by_one(self, rows: Sequence[int], held: Sequence[int]) -> bool:
-        """Grow each of these rows by a block, if all can without what leaves their windows."""
-        if not all(group.has_room((), len(rows)) for group in self._groups):
+    def _extend(self, row: int, held: int, needed: int, num_tokens: int) -> bool:
+        """Give a row of `held` blocks those that it lacks; what has left a window makes room for them."""
+        scheduled = int(self._scheduled[row])
+        wanted = []
+        for group in self._groups:
+            count = group.num_lacking(row, held, needed, num_tokens)
+            wanted.append((group, count, group.leaving(row, scheduled) if count else []))
+        if not all(group.has_room((), count, leaving) for group, count, leaving in wanted):
             return False
-        return all([self.grow(row, count * self.block_size + 1) for row, count in zip(rows, held, strict=True)])
+        for number, (group, count, leaving) in enumerate(wanted):
+            if count:
+                end = group.end(row, held)
+                self._note(number, row, np.arange(end, end + count), group.extend(row, leaving, count))
+        return True
 
     def _note(
         self, group: int, rows: NDArray[np.intp] | int, indices: NDArray[np.integer], blocks: Sequence[int]

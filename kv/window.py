@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.core.columns import Ints
-from headrace.kv.group import BlockGroup
+from headrace.kv.group import BlockGroup, Rows
 from headrace.kv.layout import NULL_BLOCK, StepLimits, blocks_for, window_blocks
 from headrace.kv.prefix import Listener
 
@@ -95,6 +95,27 @@ class WindowGroup(BlockGroup):
         self._first[row] += len(leaving)
         self._end[row] += num_new
         return self.pool.take_many(num_new)
+
+    def has_room_for_each(self, rows: Rows, num_blocks: Ints) -> bool:
+        """Tell whether `extend_each` can be done for these rows, which have so many blocks each.
+
+        What leaves their windows isn't counted as room, and rows in the middle of a prompt aren't extended this way.
+        """
+        return bool((self._end[rows] == num_blocks).all()) and super().has_room_for_each(rows, num_blocks)
+
+    def extend_each(self, rows: Rows, scheduled: Ints) -> list[int]:
+        """Hold a new block for each of these rows, in their order; scheduled: tokens of each row as for `leaving`."""
+        num_full = np.maximum(scheduled[rows] - self._limits.max_rejected, 0) // self._block_size
+        seen = np.maximum(num_full * self._block_size - self._window + 1, 0) // self._block_size
+        firsts = self._first[rows]
+        blocks = []
+        for row, first, end in zip(rows.tolist(), firsts.tolist(), seen.tolist(), strict=True):
+            if end > first:
+                self.pool.give(self.table[row, first:end][::-1].tolist())
+            blocks.append(self.pool.take())
+        self._first[rows] = np.maximum(firsts, seen)
+        self._end[rows] += 1
+        return blocks
 
     def blocks(self, row: int, num_blocks: int) -> list[int]:
         """List the blocks that a row holds, in their order."""

@@ -426,7 +426,7 @@ TestWindows = WindowsMachine.TestCase
 TestNoCache = NoCacheMachine.TestCase
 TestSimpleKV = SimpleMachine.TestCase
 TestOneGroup.settings = TestTwoGroups.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
-TestWindow.settings = TestWindows.settings = TestOneGroup.settings
+TestWindow.settings = TestWindows.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)
 TestNoCache.settings = TestSimpleKV.settings = settings(max_examples=10, stateful_step_count=50, deadline=None)
 
 
