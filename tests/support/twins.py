@@ -49,6 +49,7 @@ CHOICES: dict[str, list[Any]] = {
     "enable_chunked_prefill": [True, True, True, False],
     "max_num_seqs": [8, 8, 5, 3, 1],
     "num_speculative_tokens": [0, 0, 2, 5],
+    "step_ms": [None, None, 1, 20],
 }
 """What a workload may be, the usual first."""
 
@@ -58,7 +59,7 @@ class Twins:
 
     def __init__(self, policy: type[HeapPolicy], kv: str, depth: int, **config: Any) -> None:
         if not config["enable_chunked_prefill"]:
-            config |= {"max_num_batched_tokens": 64, "max_model_len": 64, "max_prefill_chunk": None}
+            config |= {"max_num_batched_tokens": 64, "max_model_len": 64, "max_prefill_chunk": None, "step_ms": None}
         both = (Harness(policy(), kv, scheduler=name, block_size=4, **config) for name in ("plain", "table"))
         self.plain, self.table = both
         self.depth = depth
@@ -174,15 +175,23 @@ class Twins:
             if len(failed) < num_failed or (is_surprising and chance.random() < 0.5):
                 num_new[-1] = 0
                 failed.append(RowFailure(row, ERROR))
-            elif is_surprising and entry.samples and not entry.num_drafts:
-                num_new[-1] = chance.choice([0, 2, 3])
+            elif is_surprising and entry.samples:
+                more = [] if self.plain.config.num_speculative_tokens else [2, 3]
+                num_new[-1] = chance.choice([0, *more])
         token_ids = [chance.randrange(VOCAB) for _ in range(sum(num_new))]
         drafted = pack_ints(num_drafted) if any(num_drafted) else b""
-        return StepDone(step.step, pack_ints(num_new), pack_ints(token_ids), drafted, tuple(failed))
+        done = StepDone(step.step, pack_ints(num_new), pack_ints(token_ids), drafted, tuple(failed))
+        return replace(done, ended=chance.random() / 50)
 
     def finish(self) -> None:
-        """Go on until every request has ended."""
-        chance = random.Random(0)
+        """Go on until every request has ended, and close both."""
+        try:
+            self._finish(random.Random(0))
+        finally:
+            self.plain.close()
+            self.table.close()
+
+    def _finish(self, chance: random.Random) -> None:
         for _ in range(1000):
             self.go_on(chance, 10)
             if not self.in_flight and not self.plain.scheduler.unfinished():
