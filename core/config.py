@@ -30,6 +30,9 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Requests that run at once."""
     max_num_batched_tokens: int = 1024
     """Tokens of one step, prefill chunks and decodes together."""
+    step_ms: float | None = None
+    """Milliseconds that the scheduler aims at for a step with prompt chunks, by a cost it fits to the steps before:
+    chunks shrink so that they don't hold up decoding rows. None: what the runner says, 500 on CPUs."""
     max_prefill_chunk: int | None = None
     """Most prompt tokens one request gets in a step; None: the step's whole budget."""
     enable_chunked_prefill: bool = True
@@ -69,6 +72,8 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
         """Check limits that types can't say. Raises ConfigError naming the field."""
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_queued_requests"):
             _at_least(1, name, getattr(self, name))
+        if self.step_ms is not None and not 0 < self.step_ms < float("inf"):
+            raise ConfigError(f"engine.step_ms is {self.step_ms}, must be above 0 milliseconds")
         for name in ("max_restarts", "num_speculative_tokens"):
             _at_least(0, name, getattr(self, name))
         for name in ("max_model_len", "max_prefill_chunk", "num_kv_blocks", "threads"):

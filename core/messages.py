@@ -361,6 +361,8 @@ class RunnerReady(Struct, frozen=True, tag=True):
     bytes_per_block: int
     """K and V of one block over all layers."""
     dtype: str = "float32"
+    step_ms: float | None = None
+    """Longest step with prompt chunks that suits the device, unless engine.step_ms says otherwise; None: any."""
     timings: dict[str, float] = {}
     """Seconds by stage of loading, such as import, read, dequantise."""
 

@@ -16,6 +16,7 @@ from headrace.core.errors import BusyError, ErrorInfo
 from headrace.core.interfaces import BlockKeys, DraftStats, SchedulerContext, SchedulerStats
 from headrace.core.messages import Admit, BindRow, Ended, FinishReason, RequestId, RunStep, StepDone, StepOutput
 from headrace.schedulers.budget import check_config, check_fits, chunk_size
+from headrace.schedulers.pace import Pace
 from headrace.schedulers.request import Request, policy_args
 from headrace.schedulers.rows import RowPool
 from headrace.schedulers.step import Step
@@ -49,6 +50,8 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
         self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        step_ms = core.config.step_ms or core.facts.step_ms
+        self._pace = Pace(step_ms / 1000) if step_ms and core.config.enable_chunked_prefill else None
         self._num_drafts = 0
         self._num_draft_tokens = 0
         self._accepted_per_pos = [0] * core.config.num_speculative_tokens
@@ -180,7 +183,7 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
             return False
         known, read_cache = request.num_known, request.admit.read_cache
         cached = self.kv.match(request.keys, known) if read_cache else 0
-        num_tokens = chunk_size(known - cached, step.budget, self._config)
+        num_tokens = self._chunk(step, known - cached, cached)
         if num_tokens == 0:
             return False
         is_resumed = request.admitted is not None
@@ -196,6 +199,22 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
         self._enter(step, request, num_tokens, bind)
         self.kv.commit(row, cached + num_tokens)
         return True
+
+    def _chunk(self, step: StepT, remaining: int, position: int) -> int:
+        """Return how many of a row's `remaining` tokens, from `position` on, the step computes; 0 is not now."""
+        num_tokens = chunk_size(remaining, step.budget, self._config)
+        if remaining == 1 or num_tokens == 0:
+            return num_tokens
+        if self._pace is not None:
+            room = self._pace.room(step.limit - step.budget, step.num_reads, position, not step.has_chunk)
+            num_tokens = min(num_tokens, room)
+        step.has_chunk |= num_tokens > 0
+        return num_tokens
+
+    def _observe(self, step: StepT, done: StepDone) -> None:
+        """Learn what a step cost."""
+        if self._pace is not None and step.has_chunk and done.error is None:
+            self._pace.observe(step.limit - step.budget, step.num_reads, done.ended - done.started)
 
     def _submit(self, step: StepT) -> RunStep:
         self._num_submitted = step.number

@@ -43,6 +43,11 @@ def find_stop(new_ids: Sequence[int], num_generated: int, request: Admit) -> Sto
 
 def check_config(config: EngineConfig, facts: RunnerReady) -> None:
     """Raise ConfigError where the limits contradict each other, so that some prompts could never run."""
+    if config.step_ms is not None and not config.enable_chunked_prefill:
+        raise ConfigError(
+            f"engine.step_ms is {config.step_ms}, which shrinks prompt chunks, but engine.enable_chunked_prefill is"
+            " false: leave the one out or set the other"
+        )
     if config.enable_chunked_prefill or config.max_num_batched_tokens >= facts.max_model_len:
         return
     raise ConfigError(

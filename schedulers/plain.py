@@ -12,7 +12,8 @@ from headrace.core.errors import ErrorInfo
 from headrace.core.interfaces import SchedulerContext
 from headrace.core.messages import BindRow, RunStep, StepDone, StepOutput
 from headrace.schedulers.base import BaseScheduler
-from headrace.schedulers.budget import chunk_size, drafts_for, find_stop
+from headrace.schedulers.budget import drafts_for, find_stop
+from headrace.schedulers.pace import reads_of
 from headrace.schedulers.request import Request, facts_of
 from headrace.schedulers.step import OutputBuilder, Step, num_drafted
 
@@ -134,11 +135,12 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
 
         spare: tokens of the step that may go to drafts; they preempt nobody.
         """
-        num_tokens = chunk_size(request.num_tokens - request.num_computed, step.budget, self._config)
+        remaining = request.num_tokens - request.num_computed
+        num_tokens = self._chunk(step, remaining, request.num_computed)
         if num_tokens == 0:
             return
         assert request.row is not None
-        if request.num_computed >= request.num_bound:
+        if remaining == 1 and request.num_computed >= request.num_bound:
             drafts = drafts_for(request.num_tokens, request.limit, spare, self._config)
             if drafts and self.kv.grow(request.row, request.num_computed + num_tokens + drafts):
                 self._enter(step, request, num_tokens + drafts, num_drafts=drafts)
@@ -173,6 +175,7 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
             request.num_bound = request.num_known
             request.num_computed = request.num_confirmed = bind.num_computed
         samples = request.num_computed + num_tokens - num_drafts == request.num_tokens
+        step.num_reads += reads_of(request.num_computed, num_tokens)
         request.num_computed += num_tokens
         end = request.num_computed
         step.entries[request.row] = entry = Entry(request, request.row, num_tokens, end, samples, num_drafts, bind)
@@ -197,6 +200,7 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
         for entry in step.entries.values():
             entry.request.in_flight -= 1
             entry.request.placeholders -= entry.num_placeholders
+        self._observe(step, done)
         output = OutputBuilder()
         if step.is_void:
             pass

@@ -18,6 +18,10 @@ class Step(ABC):
     """Tokens it may compute."""
     budget: int
     """Tokens left."""
+    num_reads: int = 0
+    """K/V that its queries see, of all rows."""
+    has_chunk: bool = False
+    """A prompt's chunk, or a chunk of what is computed again, is in it."""
     has_preempted: bool = False
     is_void: bool = False
     """A step before it failed: it comes back as an error that is nobody's."""

@@ -15,9 +15,10 @@ from headrace.core.errors import ErrorInfo
 from headrace.core.interfaces import AddsBlocks, SchedulerContext
 from headrace.core.messages import BindRow, StepDone, StepOutput
 from headrace.schedulers.base import BaseScheduler
-from headrace.schedulers.budget import chunk_size, drafts_for, find_stop
+from headrace.schedulers.budget import drafts_for, find_stop
 from headrace.schedulers.columns import MAX_STOPS, ONE, TAIL, Columns, Rows
 from headrace.schedulers.lane import Lane
+from headrace.schedulers.pace import reads_of
 from headrace.schedulers.request import Request, facts_of
 from headrace.schedulers.step import OutputBuilder, num_drafted
 from headrace.schedulers.table_step import ONE_TOKEN, Chunk, TableStep
@@ -174,6 +175,8 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
     def _decode(self, step: TableStep, lane: Lane) -> None:
         can_go_on = lane.advance()
         step.take_lane(lane)
+        if self._pace is not None:
+            step.num_reads += int(step.ends.sum())
         if lane is not self._lane:
             lane.store()
         elif not can_go_on:
@@ -186,11 +189,12 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         """
         columns, request = self._columns, self._request(row)
         computed = int(columns.num_computed[row])
-        num_tokens = chunk_size(int(columns.num_tokens[row]) - computed, step.budget, self._config)
+        remaining = int(columns.num_tokens[row]) - computed
+        num_tokens = self._chunk(step, remaining, computed)
         if num_tokens == 0:
             return
         drafts = 0
-        if computed >= columns.num_bound[row]:
+        if remaining == 1 and computed >= columns.num_bound[row]:
             drafts = drafts_for(int(columns.num_tokens[row]), request.limit, spare, self._config)
         if drafts and not self.kv.grow(row, computed + num_tokens + drafts):
             drafts = 0
@@ -223,7 +227,9 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         assert row is not None
         if bind:
             self._bind(request, bind)
-        end, before = int(columns.num_computed[row]) + num_tokens, int(columns.num_tokens[row])
+        start, before = int(columns.num_computed[row]), int(columns.num_tokens[row])
+        end = start + num_tokens
+        step.num_reads += reads_of(start, num_tokens)
         samples = end - num_drafts == before
         step.chunks[row] = chunk = Chunk(num_tokens, end, samples, num_drafts, bind)
         columns.num_computed[row] = end
@@ -248,6 +254,7 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
         """Take in a step's result, in the order of the steps. Returns what to publish."""
         step = self.in_flight.popleft()
         assert step.number == done.step, f"step {done.step} came back, expected {step.number}"
+        self._observe(step, done)
         output = OutputBuilder()
         if step.is_void:
             pass
@@ -335,10 +342,11 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
 
     def _confirm(self, row: int, chunk: Chunk, num_known: int, num_new: int) -> None:
         """Note which K/V of a row are sound, now that its chunk gave so many tokens."""
-        sound = num_known + max(num_new, 1) - 1
-        self._columns.num_confirmed[row] = min(sound, chunk.end) if chunk.samples else chunk.end
+        columns = self._columns
         if chunk.num_drafts and num_new:
-            self._columns.num_computed[row] -= chunk.num_placeholders - num_new
+            columns.num_computed[row] -= chunk.num_placeholders - num_new
+        sound = num_known + max(num_new, 1) - 1
+        columns.num_confirmed[row] = min(sound, chunk.end) if chunk.samples else chunk.end
 
     def _go_on(self, row: int, request: TableRequest, num_more: int) -> None:
         """Let a row's tokens pass from here on; it got so many more than it had placeholders for."""

@@ -23,7 +23,7 @@ from headrace.runners.native.read import LANES, read_config
 from headrace.runners.native.sampling import NativeSampler
 from headrace.runners.native.tensors import TensorFile, open_tensors
 from headrace.runners.native.weights import Weights
-from headrace.runners.torch_cpu.machine import free_memory, physical_cores, total_memory
+from headrace.runners.torch_cpu.machine import STEP_MS, free_memory, physical_cores, total_memory
 
 _STORAGE = {"as-is": "as-is", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _KV_BYTES = {"float32": 4, "float16": 2}
@@ -59,6 +59,7 @@ class Session:
             groups=layout.groups,
             bytes_per_block=model.num_layers * layer_bytes,
             dtype=options.kv_dtype,
+            step_ms=STEP_MS,
             timings={"library": library, "read": read, "pack": pack},
         )
         self.sampler = NativeSampler(self._library, self._team, model.vocab_size)

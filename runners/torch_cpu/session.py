@@ -17,7 +17,7 @@ from headrace.runners.models.generic import GenericModel
 from headrace.runners.models.layers import ANY_ROWS, TILES
 from headrace.runners.torch_cpu.batched import BatchedForward
 from headrace.runners.torch_cpu.generic import GenericForward
-from headrace.runners.torch_cpu.machine import free_memory, physical_cores, total_memory
+from headrace.runners.torch_cpu.machine import STEP_MS, free_memory, physical_cores, total_memory
 from headrace.runners.torch_cpu.storage import KVStorage
 from headrace.runners.torch_cpu.tiled import TiledForward
 
@@ -55,6 +55,7 @@ class Session:
             groups=layout.groups,
             bytes_per_block=loaded.config.num_layers * layer_bytes,
             dtype=str(dtype).removeprefix("torch."),
+            step_ms=STEP_MS,
             timings=loaded.timings,
         )
         storage = KVStorage(loaded.config, layout, config.block_size, dtype)

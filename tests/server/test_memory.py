@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-WARM_UP, COUNT, WAYS = 1000, 3000, 32
+WARM_UP, COUNT, WAYS = 1000, 3334, 32
 SERVE = ["serve", "--runner", "kvhash", "--tokenizer", "symbols", "--port", "0", "--max-model-len", "120000"]
 
 
@@ -69,6 +69,17 @@ def test_J02_memory_is_flat_over_requests_that_end_refusals_and_disconnects(serv
             await reader.read(1)
         writer.close()
 
+    async def gauges():
+        """Read what must come back to zero; requests of clients that left may still be on their way out."""
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        async with asyncio.timeout(60):
+            while True:
+                async with session.get("/metrics") as answer:
+                    page = await answer.text()
+                found = {name: float(re.search(rf"headrace:{name}{{[^}}]*}} (\S+)", page)[1]) for name in names}
+                if not any(found.values()):
+                    return found
+
     async def test():
         nonlocal session
         async with aiohttp.ClientSession(url) as session:
@@ -77,9 +88,10 @@ def test_J02_memory_is_flat_over_requests_that_end_refusals_and_disconnects(serv
             before = resident_kb(pid)
             for send in (ends, refused, leaves):
                 await repeat(COUNT, send)
-            return before, resident_kb(pid)
+            return before, resident_kb(pid), await gauges()
 
     session = None
-    before, after = asyncio.run(test())
+    before, after, left = asyncio.run(test())
     assert set(before) == set(after)
     assert max(after[pid] - before[pid] for pid in before) < 3 * COUNT
+    assert left == {"num_requests_running": 0, "num_requests_waiting": 0, "kv_cache_usage_perc": 0}
