@@ -5,7 +5,6 @@ for rows that something happens to: admission, a prefill chunk, a full block, a 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -19,23 +18,10 @@ from headrace.schedulers.budget import drafts_for, find_stop
 from headrace.schedulers.columns import MAX_STOPS, ONE, TAIL, Columns, Rows
 from headrace.schedulers.lane import Lane
 from headrace.schedulers.pace import reads_of
-from headrace.schedulers.request import Request, facts_of
+from headrace.schedulers.request import facts_of
 from headrace.schedulers.step import OutputBuilder, num_drafted
+from headrace.schedulers.table_request import TableRequest
 from headrace.schedulers.table_step import ONE_TOKEN, Chunk, TableStep
-
-
-@dataclass(slots=True, eq=False)
-class TableRequest(Request):
-    """A request; while it holds a row, its numbers are in the columns and its last ids in the row's tail."""
-
-    columns: Columns = field(kw_only=True)
-    last_step: int = 0
-    """Once preempted, the last step that computes it."""
-
-    @property
-    def num_known(self) -> int:
-        """Tokens whose ids the core has."""
-        return len(self.ids) if self.row is None else int(self.columns.num_known[self.row])
 
 
 class TableScheduler(BaseScheduler[TableRequest, TableStep]):
