@@ -3,6 +3,7 @@
 Decides only: no tensors, no clock, no waiting. The runner mirrors its tables from `take_changes`.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.columns import Ints, pack_ints
+from headrace.core.columns import Ints
 from headrace.core.interfaces import BlockKeys, CoreContext, KVStats
 from headrace.kv.group import BlockGroup
 from headrace.kv.layout import StepLimits, blocks_for
@@ -80,8 +81,8 @@ class PagedKV:
         self._rows: list[_Row | None] = [None] * max_rows
         self._num_blocks = np.zeros(max_rows, np.int32)
         """Blocks that the tokens of each bound row fill; with a window, it may hold fewer."""
-        self._changes: list[Ints] = []
-        """Table changes since take_changes, (n, 4) each: group, row, index, block id."""
+        self._changes = array("i")
+        """Table changes since take_changes, four numbers each: group, row, index, block id."""
         self._caching = enable_prefix_caching
         self._listener = listener
         self._hasher = block_hasher(block_size)
@@ -195,7 +196,9 @@ class PagedKV:
             group.pool.give(group.blocks(row, int(self._num_blocks[row]))[::-1])
         state.is_bound = False
         self._num_blocks[row] = 0
-        self._changes = [changes[changes[:, 1] != row] for changes in self._changes]
+        if self._changes:
+            changes = np.array(self._changes, np.int32).reshape(-1, 4)
+            self._changes = array("i", changes[changes[:, 1] != row].tobytes())
 
     def withdraw(self, row: int) -> list[int]:
         """Unregister what this row registered; returns other rows that hit those blocks and must recompute.
@@ -220,8 +223,8 @@ class PagedKV:
 
     def take_changes(self) -> bytes:
         """Return and forget block table changes since the last call: int32 (n, 4) of group, row, index, block id."""
-        changes, self._changes = self._changes, []
-        return b"".join([pack_ints(part) for part in changes])
+        changes, self._changes = self._changes, array("i")
+        return changes.tobytes()
 
     def reset(self) -> None:
         """Forget every cached block. Blocks in use stay in use, but are registered no more."""
@@ -251,8 +254,7 @@ class PagedKV:
             assert state.num_hit <= state.num_registered <= self._num_blocks[row], (
                 f"row {row} counts its blocks wrongly"
             )
-        changed = {row for changes in self._changes for row in changes[:, 1].tolist()}
-        assert changed <= {row for row, _ in bound}, "a row that isn't bound has changes to report"
+        assert set(self._changes[1::4]) <= {row for row, _ in bound}, "a row that isn't bound has changes to report"
         for group in self._groups:
             held = Counter(block for row, _ in bound for block in group.blocks(row, int(self._num_blocks[row])))
             group.check_invariants([held[block] for block in range(group.pool.num_blocks + 1)])
@@ -281,7 +283,12 @@ class PagedKV:
         for number, (group, count, leaving) in enumerate(wanted):
             if count:
                 end = group.end(row, held)
-                self._note(number, row, np.arange(end, end + count), group.extend(row, leaving, count))
+                blocks = group.extend(row, leaving, count)
+                if count == 1:
+                    self.tables[number, row, end] = blocks[0]
+                    self._changes.extend((number, row, end, blocks[0]))
+                else:
+                    self._note(number, row, np.arange(end, end + count), blocks)
         return True
 
     def _note(
@@ -294,7 +301,7 @@ class PagedKV:
         changes[:, 2] = indices
         changes[:, 3] = blocks
         self.tables[group, rows, indices] = changes[:, 3]
-        self._changes.append(changes)
+        self._changes.frombytes(changes.tobytes())
 
     def _bound(self, row: int) -> _Row:
         state = self._rows[row]

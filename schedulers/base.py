@@ -206,7 +206,7 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
         if remaining == 1 or num_tokens == 0:
             return num_tokens
         if self._pace is not None:
-            room = self._pace.room(step.limit - step.budget, step.num_reads, position, not step.has_chunk)
+            room = self._pace.room(step.limit - step.budget, step.reads(), position, not step.has_chunk)
             num_tokens = min(num_tokens, room)
         step.has_chunk |= num_tokens > 0
         return num_tokens
@@ -214,7 +214,7 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
     def _observe(self, step: StepT, done: StepDone) -> None:
         """Learn what a step cost."""
         if self._pace is not None and step.has_chunk and done.error is None:
-            self._pace.observe(step.limit - step.budget, step.num_reads, done.ended - done.started)
+            self._pace.observe(step.limit - step.budget, step.reads(), done.ended - done.started)
 
     def _submit(self, step: StepT) -> RunStep:
         self._num_submitted = step.number

@@ -156,6 +156,7 @@ class PlainScheduler(BaseScheduler[PlainRequest, PlainStep]):
         assert victim.row is not None
         if entry := step.entries.pop(victim.row, None):
             step.budget += entry.num_tokens
+            step.num_reads -= reads_of(entry.end - entry.num_tokens, entry.num_tokens)
             victim.in_flight -= 1
             victim.placeholders -= entry.num_placeholders
         self.preempt(victim)

@@ -19,12 +19,16 @@ class Step(ABC):
     budget: int
     """Tokens left."""
     num_reads: int = 0
-    """K/V that its queries see, of all rows."""
+    """K/V that queries of the rows that were entered one by one see."""
     has_chunk: bool = False
     """A prompt's chunk, or a chunk of what is computed again, is in it."""
     has_preempted: bool = False
     is_void: bool = False
     """A step before it failed: it comes back as an error that is nobody's."""
+
+    def reads(self) -> int:
+        """Count the K/V that its queries see, of all rows."""
+        return self.num_reads
 
     @abstractmethod
     def __len__(self) -> int:

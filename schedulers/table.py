@@ -151,7 +151,7 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
 
     def _add_blocks_to(self, rows: Rows) -> int:
         """Add a block to each of these rows, in order, until blocks are lacking; returns how many got one."""
-        if self._add_blocks and self._add_blocks(rows):
+        if len(rows) > 1 and self._add_blocks and self._add_blocks(rows):
             return len(rows)
         for i, row in enumerate(rows.tolist()):
             if not self.kv.grow(row, int(self._columns.room[row]) + 1):
@@ -161,8 +161,6 @@ class TableScheduler(BaseScheduler[TableRequest, TableStep]):
     def _decode(self, step: TableStep, lane: Lane) -> None:
         can_go_on = lane.advance()
         step.take_lane(lane)
-        if self._pace is not None:
-            step.num_reads += int(step.ends.sum())
         if lane is not self._lane:
             lane.store()
         elif not can_go_on:

@@ -8,6 +8,7 @@ from headrace.core.columns import Ints, pack_ints
 from headrace.core.messages import BindRow, RunStep
 from headrace.schedulers.columns import Rows
 from headrace.schedulers.lane import Lane
+from headrace.schedulers.pace import reads_of
 from headrace.schedulers.step import Step
 
 ONE_TOKEN = pack_ints([1])
@@ -52,6 +53,10 @@ class TableStep(Step):
         """Count its rows."""
         return len(self.rows) + len(self.chunks)
 
+    def reads(self) -> int:
+        """Count the K/V that its queries see, of all rows."""
+        return self.num_reads + int(self.ends.sum())
+
     def take_lane(self, lane: Lane) -> None:
         """Take a token of each row of a lane."""
         self.lane, self.rows, self.ends = lane, lane.rows, lane.ends
@@ -61,6 +66,7 @@ class TableStep(Step):
         """Take a row out again, if it is in."""
         if chunk := self.chunks.pop(row, None):
             self.budget += chunk.num_tokens
+            self.num_reads -= reads_of(chunk.end - chunk.num_tokens, chunk.num_tokens)
         elif self.has(row):
             stays = self.rows != row
             self.lane, self.rows, self.ends = None, self.rows[stays], self.ends[stays]
