@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from headrace.core.channel import Inbox
+from headrace.core.columns import ints
 from headrace.core.errors import RequestError, RequestFailed, describe
 from headrace.core.interfaces import Runner, Scheduler, StepHandle
 from headrace.core.messages import (
@@ -73,7 +74,8 @@ class EngineCore:
         step = self._scheduler.schedule()
         if step is None:
             return False
-        self._tracer.add("schedule", start, self._clock(), step.step)
+        num_rows, num_tokens = len(step.rows) // 4, int(ints(step.num_tokens).sum())
+        self._tracer.add("schedule", start, self._clock(), step.step, num_rows, num_tokens)
         self._in_flight.append(self._runner.submit(step, self.inbox.wakeup.set))
         self._progress.step_submitted()
         return True
