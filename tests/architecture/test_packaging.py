@@ -39,6 +39,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)
+    (copy / "runners/native/prebuilt").mkdir(exist_ok=True)
+    (copy / "runners/native/prebuilt/portable-0123.so").touch()
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", "wheels", "."]
     done = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -54,6 +56,12 @@ def test_the_wheel_holds_every_module(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     assert expected - held == set()
     assert {name for name in held if name.endswith(".py")} - expected == set()
+
+
+def test_the_wheel_holds_prebuilt_libraries_and_their_sources(wheel: Path) -> None:
+    held = zipfile.ZipFile(wheel).namelist()
+    assert "headrace/runners/native/prebuilt/portable-0123.so" in held
+    assert "headrace/runners/native/csrc/engine.cpp" in held
 
 
 def test_the_wheel_holds_types_licence_and_command(wheel: Path) -> None:

@@ -59,6 +59,13 @@ def test_a_prebuilt_library_comes_first(cache: Path, tiny_sources: Path) -> None
     assert not cache.exists()
 
 
+def test_what_a_wheel_ships_is_every_target_and_nothing_older(tiny_sources: Path) -> None:
+    build.PREBUILT.mkdir()
+    (build.PREBUILT / "portable-0123.so").touch()
+    assert sorted(build.prebuild(build.PREBUILT)) == sorted(build.PREBUILT.iterdir())
+    assert len(list(build.PREBUILT.iterdir())) == len(TARGETS)
+
+
 def test_without_a_compiler_the_error_says_what_to_install_or_choose(
     cache: Path, tiny_sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
