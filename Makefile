@@ -97,6 +97,7 @@ $(PEER_FILES)/made: benchmarks/peer_files.py $(LLAMA)/installed | model
 
 # For this platform, with the native library of each of its targets.
 wheel: $(STAMP)
+	rm -rf build/lib build/bdist.*
 	$(BIN)/python -m headrace.runners.native.build
 	$(BIN)/pip wheel -q --no-deps --no-build-isolation -w dist . \
 	  --config-settings=--build-option=--plat-name=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_platform())")
