@@ -47,10 +47,9 @@ def prompts_of(seed: str, streams: int) -> list[list[int]]:
     return [draw.choices(TOKEN_IDS, k=INPUT_LEN) for _ in range(streams)]
 
 
-def measure_offline(sides: list[SideProcess], streams: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """Measure prefill, and decoding at each number of streams; contenders that fail take no further part."""
+def measure_offline(sides: list[SideProcess], streams: Sequence[int], rounds: int, runs: list[dict[str, Any]]) -> None:
+    """Add runs of prefill, and of decoding at each number of streams; contenders that fail take no further part."""
     workloads = [("prefill", PREFILL_STREAMS, 1), *((str(count), count, OUTPUT_LEN) for count in streams)]
-    runs: list[dict[str, Any]] = []
     for column, count, max_tokens in workloads:
         for number, side in in_turns(list(sides), rounds):
             if side not in sides:
@@ -62,15 +61,13 @@ def measure_offline(sides: list[SideProcess], streams: Sequence[int], rounds: in
                 sides.remove(side)
                 continue
             lengths = {"streams": count, "input_len": INPUT_LEN, "max_tokens": max_tokens}
-            runs.append({"contender": side.name, "column": column, **lengths, **made})
+            runs.append({"contender": side.name, "column": column, "round": number, **lengths, **made})
             shown = "  ".join(f"{key} {value:.4g}" for key, value in made.items())
             print(f"{column:>7} {number}  {side.name:20} {shown}", flush=True)
-    return runs
 
 
-def measure_servers(servers: list[Server], rounds: int, num_prompts: int) -> list[dict[str, Any]]:
-    """Put loads on servers."""
-    runs: list[dict[str, Any]] = []
+def measure_servers(servers: list[Server], rounds: int, num_prompts: int, runs: list[dict[str, Any]]) -> None:
+    """Add runs of loads on servers."""
     for number, server in in_turns(list(servers), rounds):
         if server not in servers:
             continue
@@ -80,10 +77,14 @@ def measure_servers(servers: list[Server], rounds: int, num_prompts: int) -> lis
             print(error, flush=True)
             servers.remove(server)
             continue
-        about = {"contender": server.name, "start_s": server.start_s, "peak_memory_mb": server.peak_memory_mb()}
+        about = {
+            "contender": server.name,
+            "round": number,
+            "start_s": server.start_s,
+            "peak_memory_mb": server.peak_memory_mb(),
+        }
         runs.append({**about, **made})
         print(f"   http {number}  {server.name:20} {made['output_tokens_per_s']:.1f} tokens/s", flush=True)
-    return runs
 
 
 def start(
@@ -103,8 +104,8 @@ def start(
     return started
 
 
-def offline(chosen: Sequence[Contender], scratch: Path, given: argparse.Namespace) -> Any:
-    """Run the offline part; returns its runs, and what each contender says about itself."""
+def offline(chosen: Sequence[Contender], scratch: Path, given: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Run the offline part."""
 
     def make(contender: Contender) -> SideProcess:
         log = scratch / f"{contender.name}.log"
@@ -112,11 +113,13 @@ def offline(chosen: Sequence[Contender], scratch: Path, given: argparse.Namespac
 
     with contextlib.ExitStack() as stack:
         sides = start(chosen, make, lambda side: side.ask(prompts=prompts_of("warm", 4), max_tokens=8), stack)
-        runs = measure_offline(sides, given.streams, given.rounds)
-        return runs, {side.name: side.ask(about=True) for side in sides}
+        measure_offline(sides, given.streams, given.rounds, results["offline"])
+        results["about"]["contenders"] = {side.name: side.ask(about=True) for side in sides}
 
 
-def through_http(chosen: Sequence[Contender], scratch: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+def through_http(
+    chosen: Sequence[Contender], scratch: Path, given: argparse.Namespace, results: dict[str, Any]
+) -> None:
     """Run the part through servers."""
 
     def make(contender: Contender) -> Server:
@@ -124,7 +127,7 @@ def through_http(chosen: Sequence[Contender], scratch: Path, given: argparse.Nam
 
     with contextlib.ExitStack() as stack:
         servers = start(chosen, make, lambda server: server.load(4, 4, INPUT_LEN, seed=0), stack)
-        return measure_servers(servers, given.rounds, given.requests)
+        measure_servers(servers, given.rounds, given.requests, results["http"])
 
 
 def about_this() -> dict[str, Any]:
@@ -176,14 +179,14 @@ def main() -> None:
     everyone = contenders(places, about["cores"])
     chosen = [one for one in everyone if not given.only or one.name.startswith(tuple(given.only))]
     results: dict[str, Any] = {"about": about, "offline": [], "http": []}
-    if "offline" in given.parts:
-        results["offline"], about["contenders"] = offline(chosen, scratch, given)
-        print(offline_table(results), flush=True)
-    if "http" in given.parts:
-        results["http"] = through_http(chosen, scratch, given)
-        print(http_table(results), flush=True)
-    print(goal_table(results))
-    given.output.write_text(json.dumps(results, indent=1))
+    try:
+        for part, measure in (("offline", offline), ("http", through_http)):
+            if part in given.parts:
+                measure(chosen, scratch, given, results)
+    finally:  # what was measured until then
+        for show in (offline_table, http_table, goal_table):
+            print(show(results), flush=True)
+        given.output.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

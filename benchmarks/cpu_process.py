@@ -36,7 +36,7 @@ class Process:
                 stderr=file,
                 text=True,
                 env={**os.environ, **environment},
-                start_new_session=True,
+                process_group=0,
             )
 
     has_answers = False

@@ -121,7 +121,7 @@ def offline_table(results: Results) -> str:
     for name in names(results):
         cells = [rate_of(results, name, column) for column in columns(results)]
         if any(cells):
-            about = results["about"]["contenders"].get(name, {})
+            about = results["about"].get("contenders", {}).get(name, {})
             extra = [f"{about[key]:.{digits}f}" if key in about else "" for key, digits in _ABOUT]
             rows.append([name, *(str(cell) if cell else "" for cell in cells), *extra])
     return table(["tokens/s", *columns(results), "start, s", "peak, MB"], rows)
@@ -175,3 +175,16 @@ def goal_table(results: Results) -> str:
 def _fastest(results: Results, contenders: Sequence[str], column: str) -> tuple[str, float] | None:
     rates = {name: found.median for name in contenders if (found := rate_of(results, name, column))}
     return max(rates.items(), key=lambda item: item[1], default=None)
+
+
+def quality_table(rows: Sequence[Results]) -> str:
+    """Show agreements."""
+    heads = ["same token, %", "as float32 of the source", "but for ties", "as float32 of its own file", "but for ties"]
+    cells = [
+        [
+            row["contender"],
+            *(f"{of[key]:.2f}" for of in (row, row["own_file"]) for key in ("percent", "percent_but_ties")),
+        ]
+        for row in rows
+    ]
+    return table(heads, cells)

@@ -18,7 +18,7 @@ import numpy as np
 from cpu import about_this
 from cpu_contenders import CACHE, tools_of
 from cpu_process import Process, free_port, wait_until
-from cpu_report import table
+from cpu_report import quality_table
 
 from headrace import Engine, SamplingParams
 from headrace.core.model_files.resolve import resolve_model
@@ -140,19 +140,6 @@ async def measure(model: str, files: Path, tools: Path, log: Path) -> list[dict[
         rows.append({"contender": name, **agreement(picks, reference), "own_file": agreement(picks, own[file])})
         print(f"{name:20} {rows[-1]['percent']:.2f} %", flush=True)
     return rows
-
-
-def quality_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Show agreements."""
-    heads = ["same token, %", "as float32 of the source", "but for ties", "as float32 of its own file", "but for ties"]
-    cells = [
-        [
-            row["contender"],
-            *(f"{of[key]:.2f}" for of in (row, row["own_file"]) for key in ("percent", "percent_but_ties")),
-        ]
-        for row in rows
-    ]
-    return table(heads, cells)
 
 
 def main() -> None:
