@@ -21,6 +21,7 @@ from cpu_process import Process, free_port, wait_until
 from cpu_report import quality_table
 
 from headrace import Engine, SamplingParams
+from headrace.core.messages import TextPrompt
 from headrace.core.model_files.resolve import resolve_model
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,7 @@ class Picks:
 async def sequences_of(engine: Engine) -> list[list[int]]:
     """Tokenize the texts, and cut them."""
     text = "\n".join((ROOT / name).read_text() for name in TEXTS)
-    token_ids = (await engine.tokenize(text)).token_ids
+    token_ids = (await engine.tokenize(TextPrompt(text))).token_ids
     if len(token_ids) < SEQUENCES * LENGTH:
         raise SystemExit(f"the texts have {len(token_ids)} tokens, need {SEQUENCES * LENGTH}")
     return [list(token_ids[i * LENGTH : (i + 1) * LENGTH]) for i in range(SEQUENCES)]
