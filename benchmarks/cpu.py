@@ -112,7 +112,7 @@ def offline(chosen: Sequence[Contender], scratch: Path, given: argparse.Namespac
         return SideProcess(contender.name, contender.side, contender.environment, log)
 
     with contextlib.ExitStack() as stack:
-        sides = start(chosen, make, lambda side: side.ask(prompts=prompts_of("warm", 4), max_tokens=8), stack)
+        sides = start(chosen, make, lambda side: side.ask(prompts=prompts_of("warm", 16), max_tokens=8), stack)
         measure_offline(sides, given.streams, given.rounds, results["offline"])
         results["about"]["contenders"] = {side.name: side.ask(about=True) for side in sides}
 

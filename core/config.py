@@ -32,7 +32,8 @@ class EngineConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of one step, prefill chunks and decodes together."""
     step_ms: float | None = None
     """Milliseconds that the scheduler aims at for a step with prompt chunks, by a cost it fits to the steps before:
-    chunks shrink so that they don't hold up decoding rows. None: what the runner says, 500 on CPUs."""
+    chunks shrink so that they don't hold up decoding rows. Where none decodes, steps may take four times as long. None:
+    what the runner says, 200 on CPUs."""
     max_prefill_chunk: int | None = None
     """Most prompt tokens one request gets in a step; None: the step's whole budget."""
     enable_chunked_prefill: bool = True

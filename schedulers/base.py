@@ -206,7 +206,9 @@ class BaseScheduler(ABC, Generic[RequestT, StepT]):
         if remaining == 1 or num_tokens == 0:
             return num_tokens
         if self._pace is not None:
-            room = self._pace.room(step.limit - step.budget, step.reads(), position, not step.has_chunk)
+            before, is_first = step.limit - step.budget, not step.has_chunk
+            step.holds_up |= is_first and before > 0
+            room = self._pace.room(before, step.reads(), position, is_first=is_first, holds_up=step.holds_up)
             num_tokens = min(num_tokens, room)
         step.has_chunk |= num_tokens > 0
         return num_tokens

@@ -10,6 +10,8 @@ FIRST_TOKENS = 128
 """Tokens of steps with a chunk, before anything was measured."""
 LEAST_CHUNK = 16
 """Prompt tokens that a step computes at least, so that prompts get on beside any load."""
+_UNDISTURBED = 4
+"""A step in which no row decodes may take so many times as long: it holds up nobody's next token."""
 _GROWTH = 2
 """A step has at most so many times the tokens of the largest one measured: further the fit is a guess."""
 _MEMORY = 0.9
@@ -41,13 +43,14 @@ class Pace:
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._costs = None
 
-    def room(self, num_tokens: int, num_reads: int, position: int, is_first: bool) -> int:
+    def room(self, num_tokens: int, num_reads: int, position: int, *, is_first: bool, holds_up: bool) -> int:
         """Return how many tokens of a prompt, from `position` on, a step has time for; 0 is none.
 
         num_tokens, num_reads: what the step has already. is_first: it has no other prompt's chunk, so it takes some.
+        holds_up: rows decode in it.
         """
         base, per_token, per_read = (self._fit() * _SCALE).tolist()
-        left = self._step_s - base - num_tokens * per_token - num_reads * per_read
+        left = self._step_s * (1 if holds_up else _UNDISTURBED) - base - num_tokens * per_token - num_reads * per_read
         time_for = _most(left, per_token + (position + 0.5) * per_read, per_read / 2)
         room = int(min(time_for, _GROWTH * self._most_tokens - num_tokens))
         return max(room, LEAST_CHUNK if is_first else 0)

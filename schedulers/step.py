@@ -22,6 +22,8 @@ class Step(ABC):
     """K/V that queries of the rows that were entered one by one see."""
     has_chunk: bool = False
     """A prompt's chunk, or a chunk of what is computed again, is in it."""
+    holds_up: bool = False
+    """Rows that decode are in it beside a chunk, and have to wait for its end."""
     has_preempted: bool = False
     is_void: bool = False
     """A step before it failed: it comes back as an error that is nobody's."""

@@ -26,7 +26,7 @@ def trained(step_s=0.2, steps=40, **costs):
 @pytest.mark.parametrize("beside", [0, 16])
 def test_a_chunk_fills_the_step_and_no_more(position, beside):
     pace, reads = trained(), beside * 500
-    room = pace.room(beside, reads, position, is_first=True)
+    room = pace.room(beside, reads, position, is_first=True, holds_up=True)
     taken = seconds(beside + room, reads + reads_of(position, room))
     more = seconds(beside + room + 1, reads + reads_of(position, room + 1))
     assert taken <= 0.2 * 1.03 or room == LEAST_CHUNK
@@ -35,31 +35,36 @@ def test_a_chunk_fills_the_step_and_no_more(position, beside):
 
 def test_the_first_step_is_small_and_those_after_it_grow_by_half_the_largest_at_most():
     pace = Pace(1.0)
-    assert pace.room(0, 0, 0, is_first=True) == FIRST_TOKENS
+    assert pace.room(0, 0, 0, is_first=True, holds_up=True) == FIRST_TOKENS
     pace.observe(100, reads_of(0, 100), 0.001)
-    assert pace.room(0, 0, 100, is_first=True) == 200
+    assert pace.room(0, 0, 100, is_first=True, holds_up=True) == 200
 
 
 def test_a_step_without_time_still_takes_a_little_of_one_prompt():
     pace = trained(step_s=0.02)
-    assert pace.room(300, 10**6, 0, is_first=True) == LEAST_CHUNK
-    assert pace.room(300, 10**6, 0, is_first=False) == 0
+    assert pace.room(300, 10**6, 0, is_first=True, holds_up=True) == LEAST_CHUNK
+    assert pace.room(300, 10**6, 0, is_first=False, holds_up=True) == 0
+
+
+def test_a_step_that_holds_up_nobody_may_take_four_times_as_long():
+    room = trained(step_s=0.05).room(0, 0, 0, is_first=True, holds_up=False)
+    assert room == trained(step_s=0.2).room(0, 0, 0, is_first=True, holds_up=True)
 
 
 def test_a_device_that_got_slower_is_noticed():
     pace = trained()
-    before = pace.room(0, 0, 0, is_first=True)
+    before = pace.room(0, 0, 0, is_first=True, holds_up=True)
     rng = np.random.default_rng(2)
     for _ in range(60):
         num_tokens = int(rng.integers(2, 300))
         pace.observe(num_tokens, reads_of(0, num_tokens), 3 * seconds(num_tokens, 0))
-    assert pace.room(0, 0, 0, is_first=True) < before / 2
+    assert pace.room(0, 0, 0, is_first=True, holds_up=True) < before / 2
 
 
 def test_steps_that_cost_nothing_leave_all_the_room_there_may_be():
     pace = Pace(0.1)
     pace.observe(100, 5000, 0.0)
-    assert pace.room(0, 0, 0, is_first=True) == 200
+    assert pace.room(0, 0, 0, is_first=True, holds_up=True) == 200
 
 
 def test_reads_count_what_each_query_sees():
@@ -68,7 +73,7 @@ def test_reads_count_what_each_query_sees():
 
 @pytest.mark.parametrize("scheduler", ["plain", "table"])
 def test_chunks_of_a_long_prompt_shrink_until_a_step_takes_its_time(scheduler):
-    h = Harness(scheduler=scheduler, max_model_len=4000, num_kv_blocks=400, step_ms=100, async_scheduling=False)
+    h = Harness(scheduler=scheduler, max_model_len=4000, num_kv_blocks=400, step_ms=25, async_scheduling=False)
     try:
         h.add(range(3000), max_tokens=1)
         chunks = []

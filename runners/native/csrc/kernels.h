@@ -29,6 +29,7 @@ HR_INLINE void floats_tile(const uint8_t* from, const float* const* a, int depth
         acc[r][0] = load(out + r * COLUMNS);
         acc[r][1] = load(out + r * COLUMNS + LANES);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < depths; ++i) {
         floats w0, w1;
         if constexpr (F == Format::F32) {
