@@ -125,7 +125,7 @@ def open_session(url: str, api_key: str | None) -> aiohttp.ClientSession:
         "http://localhost" if is_unix else url,
         connector=aiohttp.UnixConnector(url.removeprefix("unix:"), limit=0)
         if is_unix
-        else aiohttp.TCPConnector(limit=0),
+        else aiohttp.TCPConnector(limit=0, force_close=True),  # some servers close connections that they offer to keep
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=aiohttp.ClientTimeout(total=None),
     )
