@@ -114,7 +114,7 @@ def agreement(picks: Picks, reference: Picks) -> dict[str, float]:
     }
 
 
-async def measure(model: str, files: Path, tools: Path, log: Path) -> list[dict[str, Any]]:
+async def measure(model: str, files: Path, tools: Path, log: Path, only: list[str]) -> list[dict[str, Any]]:
     """Compare everything with the weights that all files were made from, and with those of its own file."""
     reference, sequences = await picks_of(model, "torch")
     q8_0, q4_0 = str(files / "q8_0.gguf"), str(files / "q4_0.gguf")
@@ -129,9 +129,10 @@ async def measure(model: str, files: Path, tools: Path, log: Path) -> list[dict[
     ]
     theirs = [("llama-f16", str(files / "f16.gguf")), ("llama-q4_1", model), ("llama-q4_0", q4_0), ("llama-q8_0", q8_0)]
     rows = []
+    chosen = tuple(only)
     todo = itertools.chain(
-        ((name, file, picks_of(file, "native", **options)) for name, file, options in ours),
-        ((name, file, picks_of_llama(tools, file, sequences, log)) for name, file in theirs),
+        ((name, file, picks_of(file, "native", **options)) for name, file, options in ours if name.startswith(chosen)),
+        ((name, file, picks_of_llama(tools, file, sequences, log)) for name, file in theirs if name.startswith(chosen)),
     )
     for name, file, picking in todo:
         found = await picking
@@ -150,10 +151,11 @@ def main() -> None:
     parser.add_argument("--files", type=Path, default=CACHE / "files/smollm2-135m-instruct", help="see the Makefile")
     parser.add_argument("--peers", type=Path, default=CACHE, help="folder of the peers' virtual environments")
     parser.add_argument("--output", type=Path, default=Path("build/bench-quality.json"))
+    parser.add_argument("--only", nargs="+", default=[""], help="contenders, by how their names begin")
     given = parser.parse_args()
     given.output.parent.mkdir(parents=True, exist_ok=True)
     log = given.output.parent / "bench-quality.log"
-    rows = asyncio.run(measure(str(resolve_model(given.model)), given.files, tools_of(given.peers), log))
+    rows = asyncio.run(measure(str(resolve_model(given.model)), given.files, tools_of(given.peers), log, given.only))
     print(quality_table(rows))
     given.output.write_text(json.dumps({"about": about_this(), "agreement": rows}, indent=1))
 

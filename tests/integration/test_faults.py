@@ -203,8 +203,9 @@ def test_D05_bad_input_never_gets_to_another_process():
 
 def test_F13_ctrl_c_while_children_start_shows_no_traceback_of_theirs():
     script = (
-        "import asyncio\n"
+        "import asyncio, signal\n"
         "from headrace import Engine\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # shells ignore it in what they run behind
         "async def main():\n"
         "    engine = Engine(runner='kvhash', tokenizer='symbols', max_model_len=512)\n"
         "    starting = asyncio.create_task(engine.start())\n"
