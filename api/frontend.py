@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +46,7 @@ from headrace.core.messages import (
 from headrace.core.params import MAX_SEED
 from headrace.outputs import Chunk, Timings, chunk_of, join
 
+FORKED = "this process was forked from the one that the engine belongs to; open another engine here"
 _NO_CALL = 0
 """Number of calls whose answer nobody waits for."""
 _UNSENDABLE = (TypeError, ValueError, OverflowError)
@@ -129,6 +131,7 @@ class Frontend:
         self._pause: Pause | None = None
         """The pause that holds; a restarted engine gets it again."""
         self._closed: str | None = None
+        self._pid = os.getpid()
         """Why, once everything has ended."""
         self._has_closed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -178,7 +181,9 @@ class Frontend:
         return opened
 
     def check_open(self) -> None:
-        """Raise EngineClosed if everything has ended."""
+        """Raise EngineClosed if everything has ended, or if this is a fork of the process that it belongs to."""
+        if self._pid != os.getpid():
+            raise EngineClosed(FORKED)
         if self._closed is not None:
             raise EngineClosed(self._closed)
 

@@ -1,6 +1,7 @@
 """LLM: the synchronous Python API, for lists of prompts. Its engine runs on a loop of its own thread."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
@@ -15,6 +16,7 @@ from headrace.core.messages import RunnerReady
 from headrace.core.params import SamplingParams
 from headrace.core.process import STOP_S
 from headrace.engine import Engine
+from headrace.frontend import FORKED
 from headrace.outputs import Result
 
 T = TypeVar("T")
@@ -40,6 +42,7 @@ class LLM:
         self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="headrace-llm", daemon=True)
         self._thread.start()
         self._is_closed = False
+        self._pid = os.getpid()
         self._closing = threading.Lock()
         try:
             self._engine = Engine(model, **{"processes": "inline", **engine})
@@ -128,6 +131,8 @@ class LLM:
 
     def close(self) -> None:
         """Release everything; idempotent, from any thread. What other threads wait for ends with EngineClosed."""
+        if self._pid != os.getpid():
+            return  # a fork has neither its thread nor its processes
         with self._closing:
             if not self._is_closed:
                 self._is_closed = True
@@ -136,7 +141,7 @@ class LLM:
 
     def __del__(self) -> None:
         """Have everything released that was not closed; waits for nothing, since destructors run at any point."""
-        if not self._is_closed and self._loop.is_running():
+        if not self._is_closed and self._pid == os.getpid() and self._loop.is_running():
             self._loop.call_soon_threadsafe(_start_closing, self._engine)
 
     def __enter__(self) -> Self:
@@ -146,6 +151,9 @@ class LLM:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._pid != os.getpid():
+            work.close()
+            raise EngineClosed(FORKED)
         with self._closing:
             if self._is_closed:
                 work.close()
