@@ -153,7 +153,8 @@ def _divisors(file: GGUFFile, head_dim: int) -> tuple[float, ...] | None:
 
 def decoder_config(where: str, values: dict[str, Any]) -> DecoderConfig:
     """Build the config, checking all that can be said without tensors. Raises ModelFileDamaged."""
-    config = checked(where, DecoderConfig, to_builtins(values))  # parts that are built already get checked too
+    # Parts that are built already get checked too; what was computed from a negative size is complex, and no float.
+    config = checked(where, DecoderConfig, to_builtins(values, enc_hook=str))
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
         raise ModelFileDamaged(
             f"{where}: {config.num_heads} heads of {config.head_dim} numbers with {config.num_kv_heads} KV heads:"

@@ -145,10 +145,10 @@ def test_an_engine_seed_makes_unseeded_requests_repeatable():
 @pytest.mark.subset
 def test_F08_streams_dropped_early_abort_their_requests():
     async def test():
-        async with idle_after(kvhash()) as engine:
+        async with idle_after(kvhash(max_model_len=120_000, num_kv_blocks=8192)) as engine:
             for _ in range(300):
                 count = 0
-                async for _chunk in engine.stream([1, 2], greedy(500)):
+                async for _chunk in engine.stream([1, 2], greedy(100_000)):
                     count += 1
                     if count == 2:
                         break

@@ -18,3 +18,10 @@ def test_H03_an_infinite_rope_base_is_damage() -> None:
     values = config("llama") | {"rope_parameters": {"rope_type": "default", "rope_theta": float("inf")}}
     with pytest.raises(ModelFileDamaged, match="rope_theta"):
         find_family("config.json", "llama", FAMILIES).read_folder("config.json", values)
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "query_pre_attn_scalar"])
+def test_H03_a_negative_size_that_roots_are_taken_of_is_damage(name: str) -> None:
+    values = config("gemma3") | {name: -64}
+    with pytest.raises(ModelFileDamaged):
+        find_family("config.json", str(values["model_type"]), FAMILIES).read_folder("config.json", values)
