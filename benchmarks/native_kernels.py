@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="GGUF file, folder or name")
     parser.add_argument("--runs", nargs="+", default=["as-is/fast", "as-is/accurate", "float16/accurate"])
-    parser.add_argument("--kv", default="float32", choices=["float32", "float16"])
+    parser.add_argument("--kv", default="auto", choices=["auto", "float32", "float16"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 32, 64])
     parser.add_argument("--context", type=int, default=160)
     parser.add_argument("--threads", type=int)

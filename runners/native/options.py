@@ -16,8 +16,8 @@ class NativeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     weights: Literal["as-is", "float32", "float16", "bfloat16"] | None = None
     """How weights are stored; as-is keeps the file's own numbers, quantised ones too. None: what engine.dtype says,
     as-is where that is auto. Sums are float32 always."""
-    kv_dtype: Literal["float32", "float16"] = "float32"
-    """How K and V are stored."""
+    kv_dtype: Literal["auto", "float32", "float16"] = "auto"
+    """How K and V are stored. auto: float32 beside float32 weights, else float16."""
     pin_threads: bool = False
     """Bind each compute thread to a core of its own."""
 

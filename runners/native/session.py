@@ -45,9 +45,10 @@ class Session:
             times.append(clock())
             self._team = self._library.call("hr_team_new", config.threads or physical_cores(), options.pin_threads)
             longest = min(config.max_model_len or model.context_length, model.context_length)
-            layer_bytes = _layer_bytes(model, config.block_size, options)
+            kv_dtype = self._choose_kv_dtype(options)
+            layer_bytes = _layer_bytes(model, config.block_size, kv_dtype)
             layout = _layout(model, config, longest, layer_bytes)
-            self._kept = self._make_engine(model, layout, config.block_size, options)
+            self._kept = self._make_engine(model, layout, config.block_size, options.mode, kv_dtype)
             times.append(clock())
         except BaseException:
             self.close()
@@ -58,15 +59,21 @@ class Session:
             max_model_len=longest,
             groups=layout.groups,
             bytes_per_block=model.num_layers * layer_bytes,
-            dtype=options.kv_dtype,
+            dtype=kv_dtype,
             step_ms=STEP_MS,
             timings={"library": library, "read": read, "pack": pack},
         )
+        self._logits: Floats = np.empty((0, model.vocab_size), dtype=np.float32)
         self.sampler = NativeSampler(self._library, self._team, model.vocab_size)
 
     def forward(self, batch: Batch, tokens: Ints) -> Floats:
-        """Run a batch; returns the (len(tokens), vocab_size) logits of these places of its flat token list."""
-        logits = np.empty((len(tokens), self.ready.vocab_size), dtype=np.float32)
+        """Run a batch; returns the (len(tokens), vocab_size) logits of these places of its flat token list.
+
+        They lie in memory that the next batch uses again: fresh pages would cost more than sampling does.
+        """
+        if len(self._logits) < len(tokens):
+            self._logits = np.empty((len(tokens), self.ready.vocab_size), dtype=np.float32)
+        logits = self._logits[: len(tokens)]
         columns = [np.ascontiguousarray(a) for a in (batch.token_ids, batch.positions, batch.starts, tokens)]
         slots = [np.ascontiguousarray(a) for a in batch.slots]
         tables = [np.ascontiguousarray(a) for a in batch.tables]
@@ -114,8 +121,14 @@ class Session:
         self._weights = Weights(file, family, model, self._library, kept_as)
         return model
 
+    def _choose_kv_dtype(self, options: NativeOptions) -> str:
+        assert self._weights is not None
+        if options.kv_dtype != "auto":
+            return options.kv_dtype
+        return "float32" if self._weights.are_float32() else "float16"
+
     def _make_engine(
-        self, model: DecoderConfig, layout: LayerGroups, block_size: int, options: NativeOptions
+        self, model: DecoderConfig, layout: LayerGroups, block_size: int, mode: str, kv_dtype: str
     ) -> list[Any]:
         """Pack all weights and build the engine; returns what it points to."""
         weights = self._weights
@@ -141,11 +154,11 @@ class Session:
             inner=model.intermediate_size,
             vocab=model.vocab_size,
             gate=native.GATES[model.activation],
-            mode=native.MODES[options.mode],
+            mode=native.MODES[mode],
             norm_eps=model.rms_eps,
             query_scale=model.attention_scale,
             block_size=block_size,
-            is_half_cache=options.kv_dtype == "float16",
+            is_half_cache=kv_dtype == "float16",
             num_groups=len(num_blocks),
             num_rotaries=len(rotaries),
             num_blocks=address(num_blocks),
@@ -158,10 +171,10 @@ class Session:
         return [num_blocks, frequencies, rotaries]
 
 
-def _layer_bytes(model: DecoderConfig, block_size: int, options: NativeOptions) -> int:
+def _layer_bytes(model: DecoderConfig, block_size: int, kv_dtype: str) -> int:
     """Count the bytes of K and V of one block in one layer: K is padded to whole vectors of tokens."""
     width = -(-block_size // LANES) * LANES
-    return model.num_kv_heads * model.head_dim * (width + block_size) * _KV_BYTES[options.kv_dtype]
+    return model.num_kv_heads * model.head_dim * (width + block_size) * _KV_BYTES[kv_dtype]
 
 
 def _layout(model: DecoderConfig, config: EngineConfig, longest: int, layer_bytes: int) -> LayerGroups:

@@ -11,7 +11,7 @@ from headrace.runners.loading.source import check_tensors
 from headrace.runners.models.contract import Family, Parameter
 from headrace.runners.models.decoder import EMBEDDING, HEAD, NORM, DecoderConfig
 from headrace.runners.native.library import FORMATS, Library, address
-from headrace.runners.native.tensors import TensorFile
+from headrace.runners.native.tensors import RawTensor, TensorFile
 
 _PLAIN = ("F32", "F16", "BF16")
 _MATRICES = {
@@ -54,7 +54,7 @@ class Weights:
 
     def embedding(self) -> tuple[int, int]:
         """Return address and format of the table of embeddings, as the file has it."""
-        tensor = self._file.tensor(self._file.name_of(self._parameters[EMBEDDING]))
+        tensor = self._tensor(self._parameters[EMBEDDING])
         return self._keep(tensor.data), FORMATS[tensor.format]
 
     def head(self, team: int) -> int:
@@ -78,6 +78,12 @@ class Weights:
                 parts[part] = self._vector(parameter)
         return parts
 
+    def are_float32(self) -> bool:
+        """Tell whether the matrices of all layers are kept in float32."""
+        suffixes = tuple(f"{name}.weight" for name in _MATRICES.values())
+        matrices = (parameter for name, parameter in self._parameters.items() if name.endswith(suffixes))
+        return all(self._storage_of(self._tensor(matrix).format) == "F32" for matrix in matrices)
+
     def free(self) -> None:
         """Give all memory back; the library must not use it any more."""
         for matrix in self._matrices:
@@ -86,14 +92,20 @@ class Weights:
         self._arrays.clear()
 
     def _matrix(self, team: int, parameter: Parameter) -> int:
-        tensor, order = self._file.tensor(self._file.name_of(parameter)), self._row_order(parameter)
-        storage = tensor.format if self._storage == "as-is" else self._storage
+        tensor, order = self._tensor(parameter), self._row_order(parameter)
+        storage = self._storage_of(tensor.format)
         source, (rows, depth) = FORMATS[tensor.format], parameter.shape
         matrix: int = self._library.call(
             "hr_matrix_new", team, FORMATS[storage], rows, depth, source, address(tensor.data), address(order)
         )
         self._matrices.append(matrix)
         return matrix
+
+    def _tensor(self, parameter: Parameter) -> RawTensor:
+        return self._file.tensor(self._file.name_of(parameter))
+
+    def _storage_of(self, format: str) -> str:
+        return format if self._storage == "as-is" else self._storage
 
     def _row_order(self, parameter: Parameter) -> NDArray[np.int32] | None:
         """Say which row of the file is which of ours, where files alternate between the halves of a head."""

@@ -66,7 +66,7 @@ def run(model: TorchModel, parts: Iterable[tuple[Row, int]]) -> list[np.ndarray]
     """Run a batch and return each row's (count, vocab_size) logits."""
     batch = take(parts)
     model.forward(batch)
-    logits = model.logits(np.arange(len(batch.token_ids), dtype=np.int32))
+    logits = model.logits(np.arange(len(batch.token_ids), dtype=np.int32)).copy()
     return np.split(logits, batch.starts[1:-1])
 
 

@@ -9,8 +9,10 @@ namespace hr {
 
 namespace {
 
-// Rows that share one expansion of a panel, and whose outputs stay in the first cache.
+// Rows that share one expansion of a panel; their inputs stay in the second cache, their outputs in the first.
 constexpr int ROW_BLOCK = 96;
+// Rows of a tile of 8-bit inputs, whose products are short: with more of them, sums of groups leave the registers.
+constexpr int TILE8 = 4;
 // Depths taken at once, so that weights stay in the first cache too.
 constexpr int PIECE = MAX_EXPANDED;
 // With so many rows, quantised panels are multiplied without being expanded to memory.
@@ -28,8 +30,9 @@ struct Inputs {
 
 // Compiled once for each number of rows; not inlined, since formats share them.
 template <Format F, int R>
-__attribute__((noinline)) void floats_tile(const uint8_t* from, const Inputs<float>& in, int depths, float* out) {
-    kernel::floats_tile<F, R>(from, in.numbers, depths, out);
+__attribute__((noinline)) void floats_tile(const uint8_t* from, const Inputs<float>& in, int depths, const uint8_t* ahead,
+                                           size_t ahead_step, float* out) {
+    kernel::floats_tile<F, R>(from, in.numbers, depths, ahead, ahead_step, out);
 }
 template <int SPAN, int R>
 __attribute__((noinline)) void tile16(const Expanded& w, const Inputs<int16_t>& in, int depths, float* out) {
@@ -47,31 +50,44 @@ template <int SPAN>
 constexpr auto TILES16 = std::array{tile16<SPAN, 1>, tile16<SPAN, 2>, tile16<SPAN, 3>,
                                     tile16<SPAN, 4>, tile16<SPAN, 5>, tile16<SPAN, 6>};
 template <int SPAN, int ZERO>
-constexpr auto TILES8 = std::array{tile8<SPAN, ZERO, 1>, tile8<SPAN, ZERO, 2>, tile8<SPAN, ZERO, 3>,
-                                   tile8<SPAN, ZERO, 4>, tile8<SPAN, ZERO, 5>, tile8<SPAN, ZERO, 6>};
+constexpr auto TILES8 = std::array{tile8<SPAN, ZERO, 1>, tile8<SPAN, ZERO, 2>, tile8<SPAN, ZERO, 3>, tile8<SPAN, ZERO, 4>};
 
 template <Format F>
 constexpr auto DIRECT16 = std::array{kernel::direct16<F, 1>, kernel::direct16<F, 2>, kernel::direct16<F, 3>};
 template <Format F>
 constexpr auto DIRECT8 = std::array{kernel::direct8<F, 1>, kernel::direct8<F, 2>, kernel::direct8<F, 3>};
 
-// Splits rows into tiles of nearly equal size and calls run(first row, number of rows) for each.
-template <class Run>
+// Splits rows into tiles of nearly equal size, MOST rows at most, and calls run(first row, number of rows, which tile of
+// how many) for each.
+template <int MOST, class Run>
 HR_INLINE void for_tiles(int rows, Run&& run) {
-    const int tiles = (rows + TILE - 1) / TILE;
+    const int tiles = (rows + MOST - 1) / MOST;
     for (int i = 0; i < tiles; ++i) {
         const int begin = rows * i / tiles;
-        run(begin, rows * (i + 1) / tiles - begin);
+        run(begin, rows * (i + 1) / tiles - begin, i, tiles);
     }
+}
+
+// Bytes of a whole piece of a panel.
+template <Format F>
+constexpr size_t PIECE_BYTES = static_cast<size_t>(PIECE) / layout(F).depth * layout(F).panel_bytes;
+
+// Fetches one part of so many of the piece that begins at `from`.
+template <Format F>
+HR_INLINE void fetch_part(const uint8_t* from, int part, int parts) {
+    const size_t step = (PIECE_BYTES<F> / parts + 63) / 64 * 64;
+    for (size_t i = part * step; i < (part + 1) * step; i += 64) prefetch(from + i);
 }
 
 // Adds floats (rows of `stride`) from `depth` on times `depths` of a panel of floats.
 template <Format F>
 void add_floats(const uint8_t* from, const float* in, int stride, int row, int rows, int depth, int depths, float* out) {
-    for_tiles(rows, [&](int first, int size) {
+    const uint8_t* next = from + static_cast<size_t>(depths) * layout(F).panel_bytes;
+    for_tiles<TILE>(rows, [&](int first, int size, int index, int count) {
         Inputs<float> tile;
         for (int r = 0; r < size; ++r) tile.numbers[r] = in + static_cast<size_t>(row + first + r) * stride + depth;
-        FLOATS_TILES<F>[size - 1](from, tile, depths, out + first * COLUMNS);
+        const size_t step = layout(F).panel_bytes / count;
+        FLOATS_TILES<F>[size - 1](from, tile, depths, next + index * depths * step, step, out + first * COLUMNS);
     });
 }
 
@@ -132,7 +148,9 @@ void panel_of_16(const uint8_t* panel, const Activations& in, int row, int rows,
     for (int depth = 0; depth < in.k; depth += PIECE) {
         const int depths = std::min(PIECE, in.k - depth);
         expand::to16<F>(groups, depth, depths, w);
-        for_tiles(rows, [&](int first, int size) {
+        const uint8_t* next = groups + static_cast<size_t>(depth + depths) / layout(F).depth * layout(F).panel_bytes;
+        for_tiles<TILE>(rows, [&](int first, int size, int index, int count) {
+            fetch_part<F>(next, index, count);
             const Inputs<int16_t> tile = inputs16(in, row + first, size, depth);
             TILES16<expand::Traits<F>::SPAN>[size - 1](w, tile, depths, out + first * COLUMNS);
         });
@@ -152,7 +170,9 @@ void panel_of_8(const uint8_t* panel, const Activations& in, int row, int rows, 
     for (int depth = 0; depth < in.k; depth += PIECE) {
         const int depths = std::min(PIECE, in.k - depth);
         expand::to8<F>(groups, depth, depths, w);
-        for_tiles(rows, [&](int first, int size) {
+        const uint8_t* next = groups + static_cast<size_t>(depth + depths) / layout(F).depth * layout(F).panel_bytes;
+        for_tiles<TILE8>(rows, [&](int first, int size, int index, int count) {
+            fetch_part<F>(next, index, count);
             const Inputs<int8_t> tile = inputs8(in, row + first, size, depth);
             TILES8<Traits::SPAN, Traits::ZERO>[size - 1](w, tile, depths, out + first * COLUMNS);
         });
@@ -201,17 +221,26 @@ void write_tile(const float* tile, int rows, int count, float* out, int stride) 
     }
 }
 
-void multiply_panel(const Product& product, PanelProduct run, int index, const Activations& in, int rows, float* out,
+// One panel times one block of rows: how a product's work is shared out. All panels of a block come before the next
+// block, so that its inputs stay in the second cache.
+struct Cut {
+    Cut(int panels, int rows) : panels(panels), rows(rows), blocks((rows + ROW_BLOCK - 1) / ROW_BLOCK) {}
+    int total() const { return blocks * panels; }
+    int panel(int index) const { return index % panels; }
+    int first_row(int index) const { return static_cast<int>(static_cast<int64_t>(rows) * (index / panels) / blocks); }
+    int num_rows(int index) const { return first_row(index + panels) - first_row(index); }
+
+    const int panels, rows, blocks;
+};
+
+void multiply_panel(const Product& product, PanelProduct run, int index, const Activations& in, int row, int rows, float* out,
                     int stride) {
     const Matrix& matrix = *product.matrix;
     const int column = index * COLUMNS, count = std::min(COLUMNS, matrix.n - column);
     alignas(64) Tile tile;
-    for (int row = 0; row < rows; row += ROW_BLOCK) {
-        const int block = std::min(ROW_BLOCK, rows - row);
-        start_tile(product, column, block, tile);
-        run(matrix.panel(index), in, row, block, tile);
-        write_tile(tile, block, count, out + static_cast<size_t>(row) * stride + product.column + column, stride);
-    }
+    start_tile(product, column, rows, tile);
+    run(matrix.panel(index), in, row, rows, tile);
+    write_tile(tile, rows, count, out + static_cast<size_t>(row) * stride + product.column + column, stride);
 }
 
 }  // namespace
@@ -228,16 +257,16 @@ int forms_of(const Matrix& matrix, Mode mode) {
 
 void multiply(Team::Member& me, Mode mode, const Product* products, int count, const Activations& inputs, int rows, float* out,
               int stride) {
-    int total = 0;
-    for (int i = 0; i < count; ++i) total += products[i].matrix->num_panels;
-    me.share(total, [&](int begin, int end) {
-        const Product* product = products;
+    int panels = 0;
+    for (int i = 0; i < count; ++i) panels += products[i].matrix->num_panels;
+    const Cut cut(panels, rows);
+    me.share(cut.total(), [&](int begin, int end) {
         for (int index = begin; index < end; ++index) {
-            int within = index;
-            for (product = products; within >= product->matrix->num_panels; ++product) {
-                within -= product->matrix->num_panels;
-            }
-            multiply_panel(*product, panel_product(product->matrix->format, mode), within, inputs, rows, out, stride);
+            const Product* product = products;
+            int within = cut.panel(index);
+            for (; within >= product->matrix->num_panels; ++product) within -= product->matrix->num_panels;
+            multiply_panel(*product, panel_product(product->matrix->format, mode), within, inputs, cut.first_row(index),
+                           cut.num_rows(index), out, stride);
         }
     });
 }
@@ -245,19 +274,18 @@ void multiply(Team::Member& me, Mode mode, const Product* products, int count, c
 void multiply_gated(Team::Member& me, Mode mode, Gate gate, const Matrix& gates, const Matrix& ups, const Activations& inputs,
                     int rows, float* out) {
     const PanelProduct run_gate = panel_product(gates.format, mode), run_up = panel_product(ups.format, mode);
-    me.share(gates.num_panels, [&](int begin, int end) {
+    const Cut cut(gates.num_panels, rows);
+    me.share(cut.total(), [&](int begin, int end) {
         alignas(64) Tile gate_tile, up_tile;
         for (int index = begin; index < end; ++index) {
-            const int column = index * COLUMNS, count = std::min(COLUMNS, gates.n - column);
-            for (int row = 0; row < rows; row += ROW_BLOCK) {
-                const int block = std::min(ROW_BLOCK, rows - row);
-                std::memset(gate_tile, 0, sizeof(float) * block * COLUMNS);
-                std::memset(up_tile, 0, sizeof(float) * block * COLUMNS);
-                run_gate(gates.panel(index), inputs, row, block, gate_tile);
-                run_up(ups.panel(index), inputs, row, block, up_tile);
-                apply_gate(gate, gate_tile, up_tile, block * COLUMNS);
-                write_tile(gate_tile, block, count, out + static_cast<size_t>(row) * gates.n + column, gates.n);
-            }
+            const int panel = cut.panel(index), row = cut.first_row(index), size = cut.num_rows(index);
+            const int column = panel * COLUMNS, count = std::min(COLUMNS, gates.n - column);
+            std::memset(gate_tile, 0, sizeof(float) * size * COLUMNS);
+            std::memset(up_tile, 0, sizeof(float) * size * COLUMNS);
+            run_gate(gates.panel(panel), inputs, row, size, gate_tile);
+            run_up(ups.panel(panel), inputs, row, size, up_tile);
+            apply_gate(gate, gate_tile, up_tile, size * COLUMNS);
+            write_tile(gate_tile, size, count, out + static_cast<size_t>(row) * gates.n + column, gates.n);
         }
     });
 }

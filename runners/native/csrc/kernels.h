@@ -20,9 +20,11 @@ HR_INLINE void prefetch_ahead(const uint8_t* from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) prefetch(from + PREFETCH_BYTES + i);
 }
 
-// Panels of floats; `from` is at the first depth, a at the rows' inputs of that depth.
+// Panels of floats; `from` is at the first depth, a at the rows' inputs of that depth. With each depth, one line of what
+// will be read next is fetched: `ahead`, and so on in steps of `ahead_step` bytes.
 template <Format F, int R>
-HR_INLINE void floats_tile(const uint8_t* from, const float* const* a, int depths, float* out) {
+HR_INLINE void floats_tile(const uint8_t* from, const float* const* a, int depths, const uint8_t* ahead, size_t ahead_step,
+                           float* out) {
     floats acc[R][2];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -32,6 +34,7 @@ HR_INLINE void floats_tile(const uint8_t* from, const float* const* a, int depth
 #pragma GCC unroll 4
     for (int i = 0; i < depths; ++i) {
         floats w0, w1;
+        prefetch(ahead + i * ahead_step);
         if constexpr (F == Format::F32) {
             const float* w = reinterpret_cast<const float*>(from) + static_cast<size_t>(i) * COLUMNS;
             w0 = load(w), w1 = load(w + LANES);

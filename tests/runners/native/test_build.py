@@ -110,10 +110,11 @@ def test_the_suite_passes_under_address_and_undefined_behaviour_sanitizers(targe
     if not target.needs <= build._cpu_flags():
         pytest.skip(f"this CPU can't run {target.name}")
     compile_library(target, cache / build.file_name(choose_target()), SANITIZE)
-    asked = [
-        subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip() for name in ("libasan.so",)
+    preloaded = [  # the sanitizer looks for the functions that throw when it starts
+        subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
+        for name in ("libasan.so", "libstdc++.so")
     ]
-    run_suite(cache, LD_PRELOAD=asked[0], ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1")
+    run_suite(cache, LD_PRELOAD=" ".join(preloaded), ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1")
 
 
 @pytest.mark.verify
