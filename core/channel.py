@@ -16,6 +16,8 @@ class Wakeup:
         self._lock = threading.Lock()
         self._is_set = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        """The loop's, for the sleeper."""
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
@@ -24,8 +26,12 @@ class Wakeup:
             self._is_set = True
             waiter, loop = self._waiter, self._loop
             self._waiter = None
-        if waiter is not None and loop is not None:
-            with contextlib.suppress(RuntimeError):
+        if waiter is None or loop is None:
+            return
+        with contextlib.suppress(RuntimeError):
+            if threading.get_ident() == self._thread:  # no need to interrupt its sleep, which takes a write and a read
+                _release(waiter)
+            else:
                 loop.call_soon_threadsafe(_release, waiter)
 
     async def wait(self) -> None:
@@ -35,7 +41,7 @@ class Wakeup:
             if self._is_set:
                 self._is_set = False
                 return
-            self._loop = loop
+            self._loop, self._thread = loop, threading.get_ident()
             self._waiter = waiter = loop.create_future()
         await waiter
         with self._lock:

@@ -175,7 +175,7 @@ class StepModel(Protocol):
     def logits(self, indices: Ints) -> Floats:
         """Return (len(indices), vocab_size) float32 logits at these places of the flat token list of the last forward.
 
-        The array is the caller's until the next forward: it may be changed in place, and the model may use it again then.
+        The array is the caller's until the next forward: it may be changed in place; the model may use it again then.
         """
 
     def close(self) -> None:

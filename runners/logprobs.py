@@ -82,18 +82,21 @@ def joined(parts: Sequence[Logprobs | None]) -> Logprobs | None:
     return Logprobs(*(b"".join(columns) for columns in zip(*found, strict=True))) if found else None
 
 
-@np.errstate(over="ignore")
 def prompt_logprobs(model: StepModel, batch: Batch, state: WorkerState) -> tuple[Logprobs | None, set[int]]:
     """Report this step's chunks of those prompts that asked, after the model's forward.
 
     Logits at a position tell about the token after it, so the prompt's first token has no entry.
     Returns the entries, and the rows whose logits aren't finite at the top: their entries end there.
     """
+    wanted = (state.num_prompt_logprobs[batch.rows] != NO_LOGPROBS).nonzero()[0]
+    if not len(wanted):
+        return None, set()
     columns, failed = LogprobColumns(), set()
-    for i in np.flatnonzero(state.num_prompt_logprobs[batch.rows] != NO_LOGPROBS).tolist():
-        row = int(batch.rows[i])
-        if not _report_chunk(model, batch, state, i, row, columns):
-            failed.add(row)
+    with np.errstate(over="ignore"):
+        for i in wanted.tolist():
+            row = int(batch.rows[i])
+            if not _report_chunk(model, batch, state, i, row, columns):
+                failed.add(row)
     return columns.pack(), failed
 
 

@@ -60,7 +60,14 @@ class NativeSampler:
 
     def __init__(self, library: Library, team: int, vocab: int) -> None:
         self._library, self._team, self._vocab = library, team, vocab
+        self._state: WorkerState | None = None
+        """Whose rows the columns are about."""
         self._columns: NDArray[Any] = np.zeros(0, dtype=ROW_SAMPLING)
+        self._columns_at: int | None = None
+        """Where they lie; asking costs 50 us, since numpy describes all fields on the way."""
+        self._num_ids: Ints = np.zeros(0, dtype=np.int32)
+        self._num_prompt: Ints = np.zeros(0, dtype=np.int32)
+        """Those of them that change from step to step."""
         self._bound: list[RowSampling | None] = []
         """What the columns of each row say."""
         self._kept: list[Any] = []
@@ -78,34 +85,38 @@ class NativeSampler:
             self._team,
             address(logits),
             self._vocab,
-            address(self._columns),
+            self._columns_at,
             address(rows),
             len(rows),
             address(token_ids),
             address(outcomes),
         )
         is_sound = outcomes == 0
-        failed = {int(rows[i]): _PROBLEMS[int(outcomes[i])] for i in np.flatnonzero(~is_sound)}
-        processed = np.flatnonzero(is_sound & state.has_processors[rows])
-        for i, problem in choose_each(logits, state, rows, processed, token_ids).items():
-            is_sound[i], failed[int(rows[i])] = False, problem
+        failed = {int(rows[i]): _PROBLEMS[int(outcomes[i])] for i in (~is_sound).nonzero()[0]}
+        processed = (is_sound & state.has_processors[rows]).nonzero()[0]
+        if len(processed):
+            for i, problem in choose_each(logits, state, rows, processed, token_ids).items():
+                is_sound[i], failed[int(rows[i])] = False, problem
         logprobs = self._logprobs(logits, state, rows, token_ids, is_sound)
+        if not failed:
+            return Sampled(rows, token_ids, failed, logprobs)
         return Sampled(rows[is_sound], token_ids[is_sound], failed, logprobs)
 
     def _refresh(self, state: WorkerState, rows: Ints) -> None:
         """Write down what is new about these rows."""
-        if not len(self._columns):
+        if self._state is not state:
+            self._state = state
             self._columns = np.zeros(len(state.sampling), dtype=ROW_SAMPLING)
+            self._columns_at = address(self._columns)
+            self._num_ids, self._num_prompt = self._columns["num_ids"], self._columns["num_prompt"]
+            self._columns["token_ids"] = [address(ids) for ids in state.token_ids]
             self._bound, self._kept = [None] * len(state.sampling), [None] * len(state.sampling)
         for row in rows.tolist():
             if self._bound[row] is not state.sampling[row]:
                 self._bind(row, state.sampling[row], state.adjustments[row])
-        columns, ids = self._columns, state.token_ids
-        columns["num_ids"][rows] = state.num_ids[rows]
-        columns["num_prompt"][rows] = state.num_prompt[rows]
-        columns["token_ids"][rows] = (address(ids) or 0) + rows.astype(np.uint64) * np.uint64(ids.strides[0])
-        for row in self._with_phrases.keys() & set(rows.tolist()):
-            output = ids[row, state.num_prompt[row] : state.num_ids[row]]
+        self._num_ids[rows], self._num_prompt[rows] = state.num_ids[rows], state.num_prompt[rows]
+        for row in self._with_phrases.keys() & set(rows.tolist()) if self._with_phrases else ():
+            output = state.token_ids[row, state.num_prompt[row] : state.num_ids[row]]
             adjustments = self._with_phrases[row]
             masked = np.concatenate((adjustments.bad_ids, completing(adjustments.bad_phrases, output)))
             self._point(row, "masked", masked)
@@ -146,7 +157,7 @@ class NativeSampler:
     def _logprobs(
         self, logits: Floats, state: WorkerState, rows: Ints, token_ids: Ints, is_sound: NDArray[np.bool_]
     ) -> Logprobs | None:
-        wanted = np.where(is_sound, state.num_logprobs[rows], NO_LOGPROBS).astype(np.int32)
+        wanted = np.where(is_sound, state.num_logprobs[rows], np.int32(NO_LOGPROBS))
         most = int(wanted.max(initial=NO_LOGPROBS))
         if most == NO_LOGPROBS:
             return None

@@ -294,30 +294,32 @@ int32_t report_row(const float* logits, int vocab, int32_t token_id, int wanted,
     return static_cast<int32_t>(best.size());
 }
 
+// Calls body(index) for each row, on the team where there is more than one: waking it takes longer than one row.
+template <class Body>
+void for_rows(Team& team, int count, Body&& body) {
+    if (count == 1) return body(0);
+    team.run(1, [&](Team::Member& me) {
+        me.share(count, 1, [&](int begin, int end) {
+            for (int i = begin; i < end; ++i) body(i);
+        });
+    });
+}
+
 }  // namespace
 
 void sample(Team& team, const float* logits, int vocab, const hr_row_sampling* sampling, const int32_t* rows, int count,
             int32_t* token_ids, int32_t* outcomes) {
-    team.run(1, [&](Team::Member& me) {
-        me.share(count, 1, [&](int begin, int end) {
-            for (int i = begin; i < end; ++i) {
-                sample_row(logits + static_cast<size_t>(i) * vocab, vocab, sampling[rows[i]], token_ids + i, outcomes + i);
-            }
-        });
+    for_rows(team, count, [&](int i) {
+        sample_row(logits + static_cast<size_t>(i) * vocab, vocab, sampling[rows[i]], token_ids + i, outcomes + i);
     });
 }
 
 void report(Team& team, const float* logits, int vocab, const int32_t* token_ids, const int32_t* wanted, int count,
             int most, int32_t* widths, int32_t* ranks, int32_t* ids, float* values) {
-    team.run(1, [&](Team::Member& me) {
-        me.share(count, 1, [&](int begin, int end) {
-            for (int i = begin; i < end; ++i) {
-                const size_t at = static_cast<size_t>(i) * (1 + most);
-                const float* row = logits + static_cast<size_t>(i) * vocab;
-                widths[i] = wanted[i] < 0 ? 0
-                                          : report_row(row, vocab, token_ids[i], wanted[i], ranks + i, ids + at, values + at);
-            }
-        });
+    for_rows(team, count, [&](int i) {
+        const size_t at = static_cast<size_t>(i) * (1 + most);
+        const float* row = logits + static_cast<size_t>(i) * vocab;
+        widths[i] = wanted[i] < 0 ? 0 : report_row(row, vocab, token_ids[i], wanted[i], ranks + i, ids + at, values + at);
     });
 }
 
