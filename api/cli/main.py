@@ -1,5 +1,7 @@
 """The `headrace` command: its subcommands, how its errors read, and its log."""
 
+import functools
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -64,15 +66,24 @@ def _common(
     _log_to_terminal(log_level)
 
 
+class _TerminalHandler(logging.Handler):
+    """Shows records by rich, which is imported when there is one to show: most commands log nothing."""
+
+    @functools.cached_property
+    def _shown(self) -> logging.Handler:
+        from rich.console import Console
+        from rich.logging import RichHandler
+
+        return RichHandler(console=Console(stderr=True), show_path=False, log_time_format="%X")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on."""
+        self._shown.emit(record)
+
+
 def _log_to_terminal(level: str) -> None:
-    import logging
-
-    from rich.console import Console
-    from rich.logging import RichHandler
-
     if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigError(f"--log-level is {level!r}, must be debug, info, warning or error")
-    handler = RichHandler(console=Console(stderr=True), show_path=False, log_time_format="%X")
     log = logging.getLogger("headrace")
     log.setLevel(level.upper())
-    log.handlers = [handler]
+    log.handlers = [_TerminalHandler()]

@@ -239,7 +239,7 @@ void attend_unit(const AttentionInput& in, int row, int unit, float* out) {
     const int tiles = (rows + TILE - 1) / TILE, head = unit / tiles, tile = unit % tiles;
     const int begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
     const View<T> kv{reinterpret_cast<const T*>(in.cache) + shape.head_size() * head,
-                     shape.block_size_elements(),
+                     shape.stride(),
                      in.tables + static_cast<size_t>(row) * in.table_stride,
                      shape.head_dim,
                      shape.block_size,
@@ -271,7 +271,7 @@ void attend_unit(const AttentionInput& in, int row, int unit, float* out) {
 template <class T>
 void write_token(const CacheShape& shape, T* cache, int64_t slot, const float* k, const float* v, void (*put)(T*, const float*, int, int)) {
     const int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
-    T* head = cache + shape.block_size_elements() * block;
+    T* head = cache + shape.stride() * block;
     for (int h = 0; h < shape.num_heads; ++h, head += shape.head_size(), k += shape.head_dim, v += shape.head_dim) {
         put(head + offset, k, shape.head_dim, shape.width());
         put(head + shape.k_size() + offset * shape.head_dim, v, shape.head_dim, 1);

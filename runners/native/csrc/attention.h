@@ -2,7 +2,8 @@
 //
 // A block of one head holds K as [head_dim][width] and V as [block_size][head_dim], side by side; `width` is the block
 // size rounded up to whole vectors. With K that way round, scores of a block's tokens are vectors: nothing is ever
-// added across lanes. Numbers are floats or f16.
+// added across lanes. Numbers are floats or f16. The blocks of all layers of a KV group lie side by side, so that few
+// tokens use few pages.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +18,23 @@ struct CacheShape {
     int head_dim;   // a multiple of LANES
     int block_size;
     bool is_half;
+    int num_layers;  // of the KV group
 
     int width() const { return (block_size + LANES - 1) / LANES * LANES; }
     size_t k_size() const { return static_cast<size_t>(head_dim) * width(); }
     size_t head_size() const { return k_size() + static_cast<size_t>(head_dim) * block_size; }
-    size_t block_size_elements() const { return head_size() * num_heads; }
-    size_t bytes_per_block() const { return block_size_elements() * (is_half ? sizeof(uint16_t) : sizeof(float)); }
+    size_t layer_size() const { return head_size() * num_heads; }  // of a layer's block
+    size_t stride() const { return layer_size() * num_layers; }    // from a layer's block to its next
+    size_t element_bytes() const { return is_half ? sizeof(uint16_t) : sizeof(float); }
 };
 
-// Writes the K and V of one token; k and v: (num_heads, head_dim).
+// Writes the K and V of one token of the layer that `cache` is about; k and v: (num_heads, head_dim).
 void write_cache(const CacheShape& shape, uint8_t* cache, int64_t slot, const float* k, const float* v);
 
 // What one layer's attention of a step reads.
 struct AttentionInput {
     CacheShape shape;
-    const uint8_t* cache;      // of this layer
+    const uint8_t* cache;      // this layer's part of block 0
     const float* queries;      // rows of `query_stride` floats, num_query_heads * head_dim of them used, scaled
     int query_stride;
     int num_query_heads;

@@ -25,10 +25,18 @@ Engine::Engine(Team& team, const hr_model& model, const hr_layer* layers)
       model_(model),
       layers_(layers, layers + model.num_layers),
       mode_(static_cast<Mode>(model.mode)),
-      shape_{model.num_kv_heads, model.head_dim, model.block_size, model.is_half_cache != 0} {
+      shapes_(model.num_groups, {model.num_kv_heads, model.head_dim, model.block_size, model.is_half_cache != 0, 0}) {
     check_model();
+    for (const hr_layer& layer : layers_) ++shapes_[layer.group].num_layers;
+    for (int group = 0; group < model_.num_groups; ++group) {
+        const CacheShape& shape = shapes_[group];
+        regions_.push_back(std::make_unique<Region>(shape.stride() * shape.element_bytes() * model_.num_blocks[group]));
+    }
+    std::vector<size_t> taken(model.num_groups, 0);
     for (const hr_layer& layer : layers_) {
-        caches_.push_back(std::make_unique<Region>(shape_.bytes_per_block() * model_.num_blocks[layer.group]));
+        const CacheShape& shape = shapes_[layer.group];
+        caches_.push_back(regions_[layer.group]->get() + taken[layer.group]);
+        taken[layer.group] += shape.layer_size() * shape.element_bytes();
     }
 }
 
@@ -88,7 +96,7 @@ void Engine::prepare(const hr_batch& b) {
     head_in_.need(static_cast<size_t>(b.num_logits) * model_.hidden);
     numbers_.need(b.num_tokens, std::max({model_.hidden, query_width(), model_.inner}), AS_16_BIT | AS_8_BIT, nullptr);
     AttentionInput in{};
-    in.shape = shape_, in.num_query_heads = model_.num_heads, in.starts = b.starts, in.num_rows = b.num_rows;
+    in.shape = shapes_[0], in.num_query_heads = model_.num_heads, in.starts = b.starts, in.num_rows = b.num_rows;
     attention_units_ = count_units(in, units_.need(b.num_rows + 1));
 }
 
@@ -154,8 +162,8 @@ void Engine::attention(Team::Member& me, const hr_batch& batch, const hr_layer& 
     me.share(num_tokens_, std::min(TOKENS_PER_PIECE, (num_tokens_ - 1) / me.team_size() + 1), [&](int begin, int end) {
         for (int token = begin; token < end; ++token) place_keys(batch, layer, index, token);
     });
-    const AttentionInput attention{shape_,
-                                   caches_[index]->get(),
+    const AttentionInput attention{shapes_[layer.group],
+                                   caches_[index],
                                    qkv_.get(),
                                    qkv_width(),
                                    model_.num_heads,
@@ -253,7 +261,7 @@ void Engine::place_keys(const hr_batch& batch, const hr_layer& layer, int index,
         if (layer.k_norm != nullptr) rms_norm(head, layer.k_norm, dim, model_.norm_eps, head);
         rotate(head, cosines, sines, half);
     }
-    write_cache(shape_, caches_[index]->get(), batch.slots[layer.group][token], k, v);
+    write_cache(shapes_[layer.group], caches_[index], batch.slots[layer.group][token], k, v);
 }
 
 }  // namespace hr

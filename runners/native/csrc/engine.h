@@ -45,8 +45,9 @@ class Engine {
     const hr_model model_;
     const std::vector<hr_layer> layers_;
     const Mode mode_;
-    const CacheShape shape_;
-    std::vector<std::unique_ptr<Region>> caches_;  // per layer
+    std::vector<CacheShape> shapes_;                // per KV group
+    std::vector<std::unique_ptr<Region>> regions_;  // per KV group
+    std::vector<uint8_t*> caches_;                  // per layer: its part of block 0
 
     int num_tokens_ = 0;  // of the last step
     Buffer<float> x_;       // (T, hidden) residual stream
