@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-STEP_MS = 200.0
+STEP_MS = 140.0
 """Steps with prompt chunks that streams beside them still bear (RunnerReady.step_ms)."""
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
