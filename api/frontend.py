@@ -131,8 +131,8 @@ class Frontend:
         self._pause: Pause | None = None
         """The pause that holds; a restarted engine gets it again."""
         self._closed: str | None = None
-        self._pid = os.getpid()
         """Why, once everything has ended."""
+        self._pid = os.getpid()
         self._has_closed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -16,8 +16,6 @@ class Wakeup:
         self._lock = threading.Lock()
         self._is_set = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
-        """The loop's, for the sleeper."""
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
@@ -29,7 +27,7 @@ class Wakeup:
         if waiter is None or loop is None:
             return
         with contextlib.suppress(RuntimeError):
-            if threading.get_ident() == self._thread:  # no need to interrupt its sleep, which takes a write and a read
+            if asyncio._get_running_loop() is loop:  # it is awake: nothing needs to be written to a socket and read
                 _release(waiter)
             else:
                 loop.call_soon_threadsafe(_release, waiter)
@@ -41,7 +39,7 @@ class Wakeup:
             if self._is_set:
                 self._is_set = False
                 return
-            self._loop, self._thread = loop, threading.get_ident()
+            self._loop = loop
             self._waiter = waiter = loop.create_future()
         await waiter
         with self._lock:

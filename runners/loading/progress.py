@@ -15,15 +15,17 @@ def with_progress(items: Iterable[T], total: int, unit: str) -> Iterator[T]:
 
     unit: what one item is called, such as "tensors".
     """
-    bar, end, done = None, time.monotonic() + SHOW_AFTER_S, 0
-    for done, item in enumerate(items, start=1):
-        yield item
+    bar, end = None, time.monotonic() + SHOW_AFTER_S
+    try:
+        for done, item in enumerate(items, start=1):
+            yield item
+            if bar is not None:
+                bar.update()
+            elif time.monotonic() > end and sys.stderr.isatty():
+                bar = _make_bar(total, done, unit)
+    finally:
         if bar is not None:
-            bar.update()
-        elif time.monotonic() > end and sys.stderr.isatty():
-            bar = _make_bar(total, done, unit)
-    if bar is not None:
-        bar.close()
+            bar.close()
 
 
 def _make_bar(total: int, done: int, unit: str) -> Any:

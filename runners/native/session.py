@@ -69,7 +69,7 @@ class Session:
     def forward(self, batch: Batch, tokens: Ints) -> Floats:
         """Run a batch; returns the (len(tokens), vocab_size) logits of these places of its flat token list.
 
-        They lie in memory that the next batch uses again: fresh pages would cost more than sampling does.
+        They lie in memory that the next batch uses again: the system would have to clear fresh pages for each.
         """
         if len(self._logits) < len(tokens):
             self._logits = np.empty((len(tokens), self.ready.vocab_size), dtype=np.float32)
