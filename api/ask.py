@@ -7,8 +7,8 @@ from typing import Any, TypedDict, Unpack
 from msgspec import Struct
 
 from headrace.core.errors import InvalidParameter, InvalidPrompt, RequestError
-from headrace.core.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from headrace.core.params import SamplingParams
+from headrace.core.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
 PromptLike = str | Sequence[int]
 """Text, or token ids."""

@@ -12,24 +12,24 @@ from msgspec import convert
 from msgspec.structs import fields
 
 from headrace.ask import Ask, Message, PromptLike, RequestOptions, ask_chat, ask_prompt, check_prompt, check_token_ids
-from headrace.core.config import Config, Use, load_config
-from headrace.core.errors import ConfigError, EngineClosed, HeadraceError, InvalidParameter, ModelNotFound
-from headrace.core.interfaces import SchedulerStats
-from headrace.core.messages import (
+from headrace.core.calls import (
     Detokenize,
     GetStats,
     GetTrace,
     Pause,
     Ping,
     Pong,
-    Prompt,
     ResetPrefixCache,
     Resume,
-    RunnerReady,
     Tokenize,
     Tokenized,
 )
+from headrace.core.config import Config, Use, load_config
+from headrace.core.errors import ConfigError, EngineClosed, HeadraceError, InvalidParameter, ModelNotFound
+from headrace.core.interfaces import SchedulerStats
+from headrace.core.messages import RunnerReady
 from headrace.core.params import SamplingParams
+from headrace.core.prompts import Prompt
 from headrace.core.trace import Span
 from headrace.frontend import Frontend
 from headrace.launch import Inline, Placement, find_model

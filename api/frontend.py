@@ -15,6 +15,7 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from headrace.ask import Ask
+from headrace.core.calls import Call, Pause, Reply, Resume
 from headrace.core.channel import Inbox
 from headrace.core.config import EngineConfig
 from headrace.core.errors import (
@@ -28,15 +29,11 @@ from headrace.core.errors import (
 )
 from headrace.core.messages import (
     Abort,
-    Call,
     Delta,
     Finished,
-    Pause,
     Refused,
     Regained,
-    Reply,
     RequestId,
-    Resume,
     Submit,
     SubmitAll,
     ToFrontend,

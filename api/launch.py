@@ -18,18 +18,11 @@ from headrace.core.config import Config
 from headrace.core.engine import EngineCore
 from headrace.core.errors import ConfigError
 from headrace.core.input import InputActor
-from headrace.core.interfaces import (
-    CoreContext,
-    Runner,
-    RunnerContext,
-    Scheduler,
-    SchedulerContext,
-    TextContext,
-    Tokenizer,
-)
+from headrace.core.interfaces import Runner, Scheduler, Tokenizer
 from headrace.core.messages import RunnerReady, ToCore, ToFrontend, ToInput, ToOutput
 from headrace.core.output import OutputActor
 from headrace.core.process import Spec
+from headrace.core.providers import CoreContext, RunnerContext, SchedulerContext, TextContext
 from headrace.frontend import Frontend
 from headrace.plugins.manager import load_plugins
 

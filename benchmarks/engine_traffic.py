@@ -9,8 +9,9 @@ import numpy as np
 from headrace import Engine, SamplingParams
 from headrace.core.columns import ints, pack_ints
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import RunnerContext, StepHandle
+from headrace.core.interfaces import StepHandle
 from headrace.core.messages import BindRow, RunnerReady, RunStep
+from headrace.core.providers import RunnerContext
 from headrace.runners.batch import WorkerState
 from headrace.runners.sim import SimOptions
 from headrace.runners.sim import build as build_sim

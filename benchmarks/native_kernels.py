@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.config import Config, EngineConfig
-from headrace.core.interfaces import Batch, RunnerContext, TextContext
+from headrace.core.interfaces import Batch
 from headrace.core.model_files.resolve import resolve_model
+from headrace.core.providers import RunnerContext, TextContext
 from headrace.plugins.manager import load_plugins
 from headrace.runners.native.model import NativeModel
 from headrace.runners.native.options import NativeOptions

@@ -10,8 +10,8 @@ from loads import BLOCK_SIZE, MAX_MODEL_LEN, STOP_ID, serve
 
 from headrace.core.columns import Ints, ints, pack_ints
 from headrace.core.config import Config, EngineConfig
-from headrace.core.interfaces import CoreContext, SchedulerContext
 from headrace.core.messages import Admit, KVGroup, RequestId, RowSampling, RunnerReady, StepDone
+from headrace.core.providers import CoreContext, SchedulerContext
 from headrace.kv.pool import BlockPool
 from headrace.kv.prefix import block_hasher, root_digest
 from headrace.plugins.manager import load_plugins

@@ -21,8 +21,8 @@ from cpu_process import Process, free_port, wait_until
 from cpu_report import quality_table
 
 from headrace import Engine, SamplingParams
-from headrace.core.messages import TextPrompt
 from headrace.core.model_files.resolve import resolve_model
+from headrace.core.prompts import TextPrompt
 
 ROOT = Path(__file__).parent.parent
 TEXTS = ("LICENSE", "README.md", "docs/architecture.md", "docs/models.md", "docs/server.md", "docs/native.md")

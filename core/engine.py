@@ -6,28 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
+from headrace.core.calls import Call, GetStats, GetTrace, Pause, Ping, Reply, ResetPrefixCache, Resume
 from headrace.core.channel import Inbox
 from headrace.core.columns import ints
 from headrace.core.errors import RequestError, RequestFailed, describe
 from headrace.core.interfaces import Runner, Scheduler, StepHandle
-from headrace.core.messages import (
-    Abort,
-    Admit,
-    Call,
-    FrontendGone,
-    GetStats,
-    GetTrace,
-    Pause,
-    Ping,
-    Refused,
-    Reply,
-    ResetPrefixCache,
-    Resume,
-    StepOutput,
-    StopHit,
-    ToCore,
-    ToOutput,
-)
+from headrace.core.messages import Abort, Admit, FrontendGone, Refused, StepOutput, StopHit, ToCore, ToOutput
 from headrace.core.progress import Progress
 from headrace.core.trace import Tracer
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from headrace.core.calls import Call, Detokenize, GetTrace, Reply, Tokenize, Tokenized
 from headrace.core.columns import pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import BatchRefused, InvalidParameter, InvalidPrompt, PromptTooLong, RequestError, describe
@@ -16,29 +17,20 @@ from headrace.core.interfaces import BlockKeys, PromptHasher, Tokenizer
 from headrace.core.messages import (
     Abort,
     Admit,
-    Call,
-    ChatPrompt,
-    Detokenize,
     FrontendGone,
-    GetTrace,
-    Prompt,
     Refused,
     Regained,
-    Reply,
     RequestId,
     RowSampling,
     RunnerReady,
     Submit,
     SubmitAll,
     TextPart,
-    TextPrompt,
     ToCore,
     ToInput,
-    Tokenize,
-    Tokenized,
-    TokenPrompt,
 )
 from headrace.core.params import MAX_SEED, SamplingParams
+from headrace.core.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from headrace.core.trace import Tracer
 
 MAX_COPIED_TOKENS = 2**24

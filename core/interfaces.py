@@ -1,10 +1,9 @@
-"""The protocols of everything that can be swapped, and what their builders get. No implementation.
+"""The protocols of an engine's parts, each with the values that its calls carry. No implementation.
 
-Long because the whole contract between parts is read together.
+Not here: what works on a runner's rows beside its model (extensions.py), and what all are built from (providers.py).
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,98 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
-from headrace.core.config import EngineConfig
-from headrace.core.errors import ConfigError
-from headrace.core.messages import (
-    Admit,
-    FinishReason,
-    RequestId,
-    RowSampling,
-    RunnerReady,
-    RunStep,
-    StepDone,
-    StepOutput,
-)
-
-Clock = Callable[[], float]
-"""Seconds, monotonic."""
-
-
-# --- plugins ----------------------------------------------------------------------------------------------------------
-
-
-class Provider(Struct, frozen=True):
-    """One choice for one role, as a plugin registers it."""
-
-    name: str
-    """What plugins.toml names."""
-    build: Callable[..., Any]
-    """Called as build(context, options) with the role's context and an instance of `options`; imports happen inside."""
-    options: type[Struct] | None = None
-    """Struct that [options.<role>] is decoded into; None takes no options."""
-    summary: str = ""
-    """One line for `headrace plugins`."""
-    runs_in_core: bool = False
-    """Of a runner: it computes without holding the GIL, so that it may share the core's process."""
-
-
-class TextContext(Struct, frozen=True):
-    """What a tokenizer or a prompt hasher is built from."""
-
-    config: EngineConfig
-    model: Path | None
-    """GGUF file or model folder; None in an engine without a model."""
-
-    def need_model(self) -> Path:
-        """Return the model. Raises ConfigError in an engine without one."""
-        if self.model is None:
-            raise ConfigError("no model was named, but the chosen runner or tokenizer reads one; name a model")
-        return self.model
-
-
-class ProcessorContext(TextContext, frozen=True):
-    """What a logits processor is built from."""
-
-    vocab_size: int
-
-
-ProcessorBuilder = Callable[[str, dict[str, Any], int], "LogitsProcessor"]
-"""build_processor(name, arguments, vocab_size). Raises HeadraceError, which ends the request that names it."""
-
-
-def no_processors(name: str, arguments: dict[str, Any], vocab_size: int) -> "LogitsProcessor":
-    """Refuse every logits processor: the runner was built by hand, without plugins."""
-    raise ConfigError(f"logits_processors names {name!r}, but this runner was built without plugins")
-
-
-class RunnerContext(TextContext, frozen=True):
-    """What a runner or a proposer is built from."""
-
-    max_rows: int
-    clock: Clock
-    proposer: "Proposer | None" = None
-    """Of drafts, for the runner; None: engine.num_speculative_tokens is 0."""
-    build_processor: ProcessorBuilder = no_processors
-    families: Mapping[str, Callable[[], Any]] = {}
-    """By architecture, what returns its Family (runners/models/contract.py)."""
-
-
-class CoreContext(Struct, frozen=True):
-    """What a KV manager, policy or scheduler is built from."""
-
-    config: EngineConfig
-    facts: RunnerReady
-    max_rows: int
-    clock: Clock
-
-
-class SchedulerContext(Struct, frozen=True):
-    """What a scheduler is built from, beside CoreContext."""
-
-    core: CoreContext
-    kv: "KVManager"
-    policy: "Policy"
-
+from headrace.core.messages import Admit, FinishReason, RequestId, RunnerReady, RunStep, StepDone, StepOutput
 
 # --- runner -----------------------------------------------------------------------------------------------------------
 
@@ -177,57 +85,6 @@ class StepModel(Protocol):
 
         The array is the caller's until the next forward: it may be changed in place; the model may use it again then.
         """
-
-    def close(self) -> None:
-        """Release everything; idempotent."""
-
-
-class LogitsProcessor(Protocol):
-    """Changes one request's logits before its token is chosen. Owner: one row of a runner, on its compute thread."""
-
-    def __call__(self, token_ids: Ints, num_prompt: int, logits: Floats) -> Floats | None:
-        """Change the logits of the next token; minus infinity rules a token out.
-
-        token_ids: (n,) int32, read-only, valid during the call: the sequence so far, its first num_prompt the prompt.
-        logits: (vocab_size,) float32 after masks and bias and before penalties, temperature and cuts; may be changed in
-        place. Returns the (vocab_size,) float32 logits to use; None: those given, as they are now.
-
-        The same arguments must give the same logits: a request that was preempted or went through a restart goes on
-        with a new object, and ids that it was shown may turn out not to be the request's. What it remembers between
-        calls is a cache. Called for each token that is sampled. What it raises, a wrong shape, NaN, plus infinity, or
-        nothing left to sample ends its own request with RequestFailed.
-        """
-
-
-class RowState(Protocol):
-    """What a runner knows of its rows, as proposers see it: read only."""
-
-    token_ids: Ints
-    """(max_rows, longest sequence): of each row, the first num_ids count."""
-    num_ids: Ints
-    """(max_rows,) known tokens."""
-    num_prompt: Ints
-    """(max_rows,) of them, those of the prompt."""
-    tables: Ints
-    """(num_groups, max_rows, max_blocks) block ids: there is room for the drafts asked for."""
-    sampling: list[RowSampling]
-    """By row."""
-
-
-class Proposer(Protocol):
-    """Guesses next tokens, which the runner verifies in the same step: a wrong guess costs time, never a wrong token.
-
-    Lives in the runner's process, called on its compute thread.
-    """
-
-    def load(self, facts: RunnerReady) -> None:
-        """Get ready beside the runner's model, whose facts these are. Raises ModelError, ConfigError."""
-
-    def bound(self, row: int) -> None:
-        """Note that a row has a new request: what was known of it is void."""
-
-    def propose(self, state: RowState, rows: Ints, counts: Ints) -> Sequence[Ints]:
-        """Return drafts for each of these rows, at most so many (at least 1 each), which go on behind its known ids."""
 
     def close(self) -> None:
         """Release everything; idempotent."""

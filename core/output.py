@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from headrace.core.calls import Reply
 from headrace.core.columns import ints
 from headrace.core.errors import RequestFailed, describe
 from headrace.core.interfaces import Tokenizer
@@ -20,7 +21,6 @@ from headrace.core.messages import (
     FrontendGone,
     PositionLogprobs,
     Refused,
-    Reply,
     RequestId,
     StepOutput,
     StopHit,

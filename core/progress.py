@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from headrace.core.messages import Pong
+from headrace.core.calls import Pong
 
 
 class Progress:

@@ -11,25 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from headrace.core.calls import Call, Detokenize, Tokenize
 from headrace.core.input import InputActor, children_of
-from headrace.core.messages import (
-    Abort,
-    Call,
-    ChatPrompt,
-    Detokenize,
-    Ended,
-    FrontendGone,
-    Prompt,
-    RequestId,
-    StepOutput,
-    Submit,
-    SubmitAll,
-    TextPrompt,
-    ToCore,
-    ToInput,
-    Tokenize,
-    TokenPrompt,
-)
+from headrace.core.messages import Abort, Ended, FrontendGone, RequestId, StepOutput, Submit, SubmitAll, ToCore, ToInput
+from headrace.core.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
 SHORT = 4096
 """Characters or ids that are tokenized on the loop: about a millisecond."""

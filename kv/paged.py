@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.columns import Ints
-from headrace.core.interfaces import BlockKeys, CoreContext, KVStats
+from headrace.core.interfaces import BlockKeys, KVStats
+from headrace.core.providers import CoreContext
 from headrace.kv.group import BlockGroup
 from headrace.kv.layout import StepLimits, blocks_for
 from headrace.kv.prefix import CacheCleared, Listener, block_hasher

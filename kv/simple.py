@@ -3,7 +3,8 @@
 from typing import Self
 
 from headrace.core.columns import Ints, pack_ints
-from headrace.core.interfaces import BlockKeys, CoreContext, KVStats
+from headrace.core.interfaces import BlockKeys, KVStats
+from headrace.core.providers import CoreContext
 from headrace.kv.layout import blocks_for
 
 

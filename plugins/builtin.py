@@ -5,18 +5,8 @@ from importlib import import_module
 from typing import Any
 
 from headrace.core.columns import Ints
-from headrace.core.interfaces import (
-    BlockKeys,
-    CoreContext,
-    KVManager,
-    Policy,
-    PromptHasher,
-    Provider,
-    Scheduler,
-    SchedulerContext,
-    TextContext,
-    Tokenizer,
-)
+from headrace.core.interfaces import BlockKeys, KVManager, Policy, PromptHasher, Scheduler, Tokenizer
+from headrace.core.providers import CoreContext, Provider, SchedulerContext, TextContext
 from headrace.core.text.symbols import SymbolsOptions, SymbolsTokenizer
 
 

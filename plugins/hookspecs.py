@@ -13,7 +13,7 @@ names plugin, package and reason; `[plugins] disable` leaves the plugin out. Wra
 
 import pluggy
 
-from headrace.core.interfaces import Provider
+from headrace.core.providers import Provider
 
 PROJECT = "headrace"
 ENTRY_POINTS = "headrace"

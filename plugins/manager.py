@@ -15,7 +15,7 @@ from msgspec import Struct
 from headrace.core.config import Config
 from headrace.core.decode import suggest
 from headrace.core.errors import PluginError
-from headrace.core.interfaces import Provider
+from headrace.core.providers import Provider
 from headrace.plugins import builtin, hookspecs
 from headrace.plugins.registry import Origin, Registered, Registry
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.errors import RequestFailed
-from headrace.core.interfaces import LogitsProcessor
+from headrace.core.extensions import LogitsProcessor
 
 
 class GuardedProcessor:

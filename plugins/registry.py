@@ -9,21 +9,15 @@ from msgspec import Struct
 from headrace.core.config import ROLES, Config
 from headrace.core.decode import decode, suggest
 from headrace.core.errors import ConfigError, HeadraceError, InvalidParameter, PluginError
-from headrace.core.interfaces import (
+from headrace.core.extensions import LogitsProcessor, Proposer
+from headrace.core.interfaces import KVManager, Policy, PromptHasher, Runner, Scheduler, Tokenizer
+from headrace.core.providers import (
     CoreContext,
-    KVManager,
-    LogitsProcessor,
-    Policy,
     ProcessorContext,
-    PromptHasher,
-    Proposer,
     Provider,
-    Runner,
     RunnerContext,
-    Scheduler,
     SchedulerContext,
     TextContext,
-    Tokenizer,
 )
 from headrace.plugins.processors import GuardedProcessor
 

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from typing import Literal
 
 from headrace.core.errors import ConfigError, UnsupportedModel
-from headrace.core.interfaces import Runner, RunnerContext, StepModel
+from headrace.core.interfaces import Runner, StepModel
+from headrace.core.providers import RunnerContext
 
 log = logging.getLogger("headrace")
 

@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.columns import Ints, ints
-from headrace.core.interfaces import Batch, ProcessorBuilder, no_processors
+from headrace.core.extensions import ProcessorBuilder, no_processors
+from headrace.core.interfaces import Batch
 from headrace.core.messages import BindRow, RowSampling, RunnerReady, RunStep
 from headrace.kv.layout import NULL_BLOCK, blocks_for, slot_mapping
 from headrace.runners.logits import Adjustments

@@ -11,7 +11,8 @@ import numpy as np
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.errors import PluginError
-from headrace.core.interfaces import Batch, Proposer
+from headrace.core.extensions import Proposer
+from headrace.core.interfaces import Batch
 from headrace.runners.batch import WorkerState
 from headrace.runners.logprobs import joined
 from headrace.runners.sampler import Sampled

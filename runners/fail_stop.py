@@ -6,8 +6,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from headrace.core.errors import EngineClosed, ErrorInfo, describe
-from headrace.core.interfaces import Clock
 from headrace.core.messages import RunStep, StepDone
+from headrace.core.providers import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
-from headrace.core.interfaces import Batch, Runner, RunnerContext
+from headrace.core.interfaces import Batch, Runner
 from headrace.core.messages import RunnerReady
+from headrace.core.providers import RunnerContext
 from headrace.kv.layout import slot_mapping
 from headrace.runners.modelless import modelless_facts
 from headrace.runners.worker import make_worker

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
-from headrace.core.interfaces import LogitsProcessor
+from headrace.core.extensions import LogitsProcessor
 from headrace.core.messages import RowSampling
 
 _MASKED = np.float32(-np.inf)

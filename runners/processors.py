@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.errors import HeadraceError, RequestFailed
-from headrace.core.interfaces import LogitsProcessor, ProcessorBuilder
+from headrace.core.extensions import LogitsProcessor, ProcessorBuilder
 from headrace.core.messages import RowSampling
 
 

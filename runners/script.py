@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
-from headrace.core.interfaces import Batch, Runner, RunnerContext
+from headrace.core.interfaces import Batch, Runner
 from headrace.core.messages import RunnerReady, RunStep
+from headrace.core.providers import RunnerContext
 from headrace.runners.modelless import modelless_facts
 from headrace.runners.worker import StandaloneWorker
 

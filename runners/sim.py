@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from headrace.core.columns import Ints, ints, pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError, RequestFailed, describe
-from headrace.core.interfaces import Batch, Clock, Runner, RunnerContext, StepHandle
+from headrace.core.interfaces import Batch, Runner, StepHandle
 from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
+from headrace.core.providers import Clock, RunnerContext
 from headrace.runners.batch import NO_LOGPROBS, WorkerState
 from headrace.runners.fail_stop import FailStop, closed
 from headrace.runners.modelless import modelless_facts

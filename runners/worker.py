@@ -16,17 +16,10 @@ from msgspec.structs import replace
 
 from headrace.core.columns import Ints, ints, pack_ints
 from headrace.core.errors import EngineClosed, RequestFailed, describe
-from headrace.core.interfaces import (
-    Batch,
-    Clock,
-    ProcessorBuilder,
-    Proposer,
-    RunnerContext,
-    StepHandle,
-    StepModel,
-    no_processors,
-)
+from headrace.core.extensions import ProcessorBuilder, Proposer, no_processors
+from headrace.core.interfaces import Batch, StepHandle, StepModel
 from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
+from headrace.core.providers import Clock, RunnerContext
 from headrace.runners.batch import WorkerState
 from headrace.runners.drafts import Sampler, propose, sample_rows
 from headrace.runners.fail_stop import FailStop, closed

@@ -13,8 +13,9 @@ from typing import Generic, TypeVar
 
 from headrace.core.columns import ints
 from headrace.core.errors import BusyError, ErrorInfo
-from headrace.core.interfaces import BlockKeys, DraftStats, SchedulerContext, SchedulerStats
+from headrace.core.interfaces import BlockKeys, DraftStats, SchedulerStats
 from headrace.core.messages import Admit, BindRow, Ended, FinishReason, RequestId, RunStep, StepDone, StepOutput
+from headrace.core.providers import SchedulerContext
 from headrace.schedulers.budget import check_config, check_fits, chunk_size
 from headrace.schedulers.pace import Pace
 from headrace.schedulers.request import Request, policy_args

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from headrace.core.columns import ints, pack_ints
 from headrace.core.errors import ErrorInfo
-from headrace.core.interfaces import SchedulerContext
 from headrace.core.messages import BindRow, RunStep, StepDone, StepOutput
+from headrace.core.providers import SchedulerContext
 from headrace.schedulers.base import BaseScheduler
 from headrace.schedulers.budget import drafts_for, find_stop
 from headrace.schedulers.pace import reads_of

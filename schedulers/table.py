@@ -11,8 +11,9 @@ import numpy as np
 
 from headrace.core.columns import Ints, ints, pack_ints
 from headrace.core.errors import ErrorInfo
-from headrace.core.interfaces import AddsBlocks, SchedulerContext
+from headrace.core.interfaces import AddsBlocks
 from headrace.core.messages import BindRow, StepDone, StepOutput
+from headrace.core.providers import SchedulerContext
 from headrace.schedulers.base import BaseScheduler
 from headrace.schedulers.budget import drafts_for, find_stop
 from headrace.schedulers.columns import MAX_STOPS, ONE, TAIL, Columns, Rows

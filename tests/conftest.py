@@ -35,7 +35,7 @@ def script():
     import msgspec
 
     from headrace.core.config import EngineConfig
-    from headrace.core.interfaces import RunnerContext
+    from headrace.core.providers import RunnerContext
     from headrace.runners.script import ScriptOptions, build
 
     def make(**options):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from msgspec import UNSET, UnsetType
 
-from headrace.core.messages import ChatPrompt
+from headrace.core.prompts import ChatPrompt
 from headrace.outputs import Chunk
 from headrace.server.answer import Job, Place, new_id
 from headrace.server.logprobs import chat_logprobs, prompt_logprobs

@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from headrace.core.errors import InvalidParameter, InvalidPrompt
-from headrace.core.messages import Prompt, TextPrompt, TokenPrompt
+from headrace.core.prompts import Prompt, TextPrompt, TokenPrompt
 from headrace.engine import Engine
 from headrace.outputs import Chunk
 from headrace.server.answer import Job, Place, new_id

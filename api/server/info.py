@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.core.errors import HeadraceError, InvalidParameter
-from headrace.core.messages import ChatPrompt, Prompt, TextPrompt
+from headrace.core.prompts import ChatPrompt, Prompt, TextPrompt
 from headrace.core.trace import chrome_trace
 from headrace.server.body import decode_body
 from headrace.server.errors import HttpError

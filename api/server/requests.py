@@ -8,8 +8,8 @@ from msgspec.structs import fields
 
 from headrace.ask import Ask
 from headrace.core.errors import InvalidParameter
-from headrace.core.messages import Prompt
 from headrace.core.params import SamplingParams
+from headrace.core.prompts import Prompt
 
 _SHARED = {field.name for field in fields(SamplingParams)} - {"logprobs", "max_tokens"}
 

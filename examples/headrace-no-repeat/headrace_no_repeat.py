@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from headrace.core.columns import Floats, Ints
-from headrace.core.interfaces import ProcessorContext, Provider
+from headrace.core.providers import ProcessorContext, Provider
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):

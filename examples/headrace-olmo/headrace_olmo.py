@@ -7,8 +7,8 @@ off at a limit. headrace_olmo_model.py computes. Source: Groeneveld et al. 2024 
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import UnsupportedModel
-from headrace.core.interfaces import Provider, TextContext
 from headrace.core.model_files.gguf import GGUFFile
+from headrace.core.providers import Provider, TextContext
 from headrace.runners.models import decoder
 from headrace.runners.models.checks import Positive, checked
 from headrace.runners.models.contract import Family, Parameter

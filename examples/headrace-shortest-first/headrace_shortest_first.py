@@ -4,7 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from headrace.core.interfaces import CoreContext, Provider, RequestFacts
+from headrace.core.interfaces import RequestFacts
+from headrace.core.providers import CoreContext, Provider
 from headrace.schedulers.policies import HeapPolicy
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
-from headrace.core.interfaces import RunnerContext
+from headrace.core.providers import RunnerContext
 from headrace.runners.loading.dummy import DummySource
 from headrace.runners.loading.folder_source import FolderSource
 from headrace.runners.loading.gguf_source import GGUFSource

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.core.columns import Floats, Ints
-from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.interfaces import Batch
 from headrace.core.messages import RunnerReady
+from headrace.core.providers import RunnerContext
 from headrace.runners.batch import WorkerState
 from headrace.runners.native.options import NativeOptions
 from headrace.runners.sampler import Sampled

@@ -4,7 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from headrace.core.interfaces import Runner, RunnerContext
+from headrace.core.interfaces import Runner
+from headrace.core.providers import RunnerContext
 
 
 class NativeOptions(Struct, frozen=True, forbid_unknown_fields=True):

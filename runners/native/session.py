@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.interfaces import Batch
 from headrace.core.messages import RunnerReady
+from headrace.core.providers import RunnerContext
 from headrace.kv.layout import LayerGroups, choose_num_blocks, group_layers
 from headrace.runners.loading.progress import with_progress
 from headrace.runners.models.decoder import DecoderConfig

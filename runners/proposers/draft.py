@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from headrace.core.columns import Ints, pack_ints
 from headrace.core.errors import ConfigError
-from headrace.core.interfaces import Batch, RowState, RunnerContext, StepModel
+from headrace.core.extensions import RowState
+from headrace.core.interfaces import Batch, StepModel
 from headrace.core.messages import BindRow, RunnerReady
+from headrace.core.providers import RunnerContext
 from headrace.runners.auto import build_model
 from headrace.runners.batch import WorkerState
 from headrace.runners.sampler import sample

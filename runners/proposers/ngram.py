@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from headrace.core.columns import Ints
 from headrace.core.errors import ConfigError
-from headrace.core.interfaces import RowState, RunnerContext
+from headrace.core.extensions import RowState
 from headrace.core.messages import RunnerReady
+from headrace.core.providers import RunnerContext
 
 
 class NgramOptions(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from headrace.core.columns import Floats, Ints
-from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.interfaces import Batch
 from headrace.core.messages import RunnerReady
+from headrace.core.providers import RunnerContext
 
 if TYPE_CHECKING:
     from headrace.runners.torch_cpu.session import Session

@@ -9,8 +9,9 @@ from torch import Tensor
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
-from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.interfaces import Batch
 from headrace.core.messages import RunnerReady
+from headrace.core.providers import RunnerContext
 from headrace.kv.layout import LayerGroups, bytes_per_block, choose_num_blocks, group_layers, memory_of, row_blocks
 from headrace.runners.loading.load import LoadedModel, load_model
 from headrace.runners.models.generic import GenericModel

@@ -19,8 +19,8 @@ from headrace.core.errors import (
     PluginError,
     RequestFailed,
 )
-from headrace.core.interfaces import RunnerContext
-from headrace.core.messages import ChatPrompt, TextPrompt, TokenPrompt
+from headrace.core.prompts import ChatPrompt, TextPrompt, TokenPrompt
+from headrace.core.providers import RunnerContext
 from headrace.runners.kvhash import KVHashOptions, build
 from headrace.schedulers.policies.fcfs import FCFS
 

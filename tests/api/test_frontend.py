@@ -9,24 +9,12 @@ from engines import run
 
 from headrace import SamplingParams
 from headrace.ask import ask_prompt
+from headrace.core.calls import Call, GetStats, Pause, Reply, Resume, Tokenize
 from headrace.core.columns import pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import EngineClosed, InvalidParameter, InvalidPrompt
-from headrace.core.messages import (
-    Abort,
-    Call,
-    Delta,
-    Finished,
-    GetStats,
-    Pause,
-    Reply,
-    RequestId,
-    Resume,
-    Submit,
-    TextPrompt,
-    Tokenize,
-    Usage,
-)
+from headrace.core.messages import Abort, Delta, Finished, RequestId, Submit, Usage
+from headrace.core.prompts import TextPrompt
 from headrace.frontend import Frontend
 from headrace.stream import Stream
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from engines import run
 
+from headrace.core.calls import Call, GetStats, Pause, Reply, ResetPrefixCache, Resume
 from headrace.core.engine import EngineCore
-from headrace.core.messages import Call, GetStats, Pause, Reply, ResetPrefixCache, Resume
 
 
 class PlayedScheduler:

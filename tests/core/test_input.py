@@ -7,20 +7,9 @@ from headrace.core.columns import ints, pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import InvalidParameter
 from headrace.core.input import InputActor, child_seed
-from headrace.core.messages import (
-    Admit,
-    ChatPrompt,
-    KVGroup,
-    Refused,
-    Regained,
-    RequestId,
-    RunnerReady,
-    Submit,
-    TextPart,
-    TextPrompt,
-    TokenPrompt,
-)
+from headrace.core.messages import Admit, KVGroup, Refused, Regained, RequestId, RunnerReady, Submit, TextPart
 from headrace.core.params import SamplingParams
+from headrace.core.prompts import ChatPrompt, TextPrompt, TokenPrompt
 from headrace.core.text.symbols import SymbolsOptions, SymbolsTokenizer
 
 VOCAB = 300

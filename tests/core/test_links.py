@@ -15,8 +15,9 @@ from engines import HANG_GUARD_S
 from headrace.core.channel import Inbox
 from headrace.core.errors import ConfigError
 from headrace.core.links import Inbound, Outbound, check_path
-from headrace.core.messages import Abort, RequestId, Submit, TextPrompt
+from headrace.core.messages import Abort, RequestId, Submit
 from headrace.core.params import SamplingParams
+from headrace.core.prompts import TextPrompt
 
 KIND = Abort | Submit
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

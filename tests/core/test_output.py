@@ -6,18 +6,9 @@ from typing import Any
 import pytest
 from output_harness import FIRST, U_FFFD, Harness, bound, run, text_part, tokens
 
+from headrace.core.calls import Reply
 from headrace.core.errors import ErrorInfo
-from headrace.core.messages import (
-    Delta,
-    Ended,
-    Finished,
-    Refused,
-    Reply,
-    RequestId,
-    StepOutput,
-    StopHit,
-    Usage,
-)
+from headrace.core.messages import Delta, Ended, Finished, Refused, RequestId, StepOutput, StopHit, Usage
 from headrace.core.text.tokenizer import FolderTokenizer
 
 # --- one request ---

@@ -4,14 +4,13 @@ import threading
 import pytest
 from engines import run
 
+from headrace.core.calls import Call, GetStats, Tokenize
 from headrace.core.config import EngineConfig
 from headrace.core.input import InputActor
 from headrace.core.messages import (
     Abort,
     Admit,
-    Call,
     FrontendGone,
-    GetStats,
     KVGroup,
     Refused,
     RequestId,
@@ -19,10 +18,9 @@ from headrace.core.messages import (
     StepOutput,
     Submit,
     SubmitAll,
-    TextPrompt,
-    Tokenize,
 )
 from headrace.core.params import SamplingParams
+from headrace.core.prompts import TextPrompt
 from headrace.core.text.symbols import SymbolsOptions, SymbolsTokenizer
 from headrace.core.tokenizing import SHORT, TokenizingPool
 

@@ -14,7 +14,8 @@ from engines import check_idle, kvhash, run
 
 from headrace import SamplingParams
 from headrace.core.errors import ConfigError, EngineClosed, InvalidParameter, InvalidPrompt
-from headrace.core.messages import Admit, RequestId, TokenPrompt
+from headrace.core.messages import Admit, RequestId
+from headrace.core.prompts import TokenPrompt
 from headrace.runners.kvhash import reference
 
 LONG = SamplingParams(temperature=0, max_tokens=400)

@@ -18,7 +18,7 @@ from headrace.runners.kvhash import next_logits
 
 SOURCE = '''
 import msgspec
-from headrace.core.interfaces import Provider
+from headrace.core.providers import Provider
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     divisor: int = 2

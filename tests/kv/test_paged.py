@@ -9,8 +9,9 @@ import pytest
 
 from headrace.core.columns import Ints, ints
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import BlockKeys, CoreContext, KVManager
+from headrace.core.interfaces import BlockKeys, KVManager
 from headrace.core.messages import KVGroup, RunnerReady
+from headrace.core.providers import CoreContext
 from headrace.kv.paged import PagedKV
 from headrace.kv.prefix import BlockRemoved, BlockStored, CacheCleared, KVEvent, hash_blocks, root_digest
 

@@ -7,8 +7,9 @@ import pytest
 
 from headrace.core.columns import ints
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import BlockKeys, CoreContext
+from headrace.core.interfaces import BlockKeys
 from headrace.core.messages import KVGroup, RunnerReady
+from headrace.core.providers import CoreContext
 from headrace.kv.simple import SimpleKV
 
 KEYS = BlockKeys(b"")

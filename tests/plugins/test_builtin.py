@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from headrace.core.config import ROLES, Config, EngineConfig
-from headrace.core.interfaces import CoreContext, SchedulerContext
 from headrace.core.messages import KVGroup, RunnerReady
+from headrace.core.providers import CoreContext, SchedulerContext
 from headrace.plugins.manager import load_plugins
 
 FACTS = RunnerReady(vocab_size=100, max_model_len=64, groups=(KVGroup(1, 8),), bytes_per_block=1)

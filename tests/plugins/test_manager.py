@@ -13,7 +13,7 @@ from headrace.plugins.registry import Origin
 Install = Callable[..., None]
 
 GOOD = """
-from headrace.core.interfaces import Provider
+from headrace.core.providers import Provider
 
 def headrace_policies():
     return [Provider("{name}", lambda context, options: "built {name}")]
@@ -159,14 +159,14 @@ def test_F15_a_hook_that_fails_stops_the_start(install: Install, body: str, reas
     ],
 )
 def test_a_provider_that_makes_no_sense_is_refused(install: Install, provider: str, reason: str) -> None:
-    install("odd", f"from headrace.core.interfaces import Provider\ndef headrace_policies(): return [{provider}]")
+    install("odd", f"from headrace.core.providers import Provider\ndef headrace_policies(): return [{provider}]")
     assert reason in failure()
 
 
 def test_options_that_would_swallow_a_misspelling_are_refused(install: Install) -> None:
     install(
         "loose",
-        "import msgspec\nfrom headrace.core.interfaces import Provider\n"
+        "import msgspec\nfrom headrace.core.providers import Provider\n"
         "class Options(msgspec.Struct): pass\n"
         "def headrace_policies(): return [Provider('loose', print, Options)]",
     )

@@ -3,8 +3,8 @@ import pytest
 
 from headrace.core.config import ROLES, Config, EngineConfig, Use
 from headrace.core.errors import ConfigError, InvalidParameter, PluginError
-from headrace.core.interfaces import CoreContext, ProcessorContext, Provider, TextContext
 from headrace.core.messages import RunnerReady
+from headrace.core.providers import CoreContext, ProcessorContext, Provider, TextContext
 from headrace.plugins import hookspecs
 from headrace.plugins.registry import Origin, Registered, Registry
 

@@ -9,7 +9,7 @@ from families import FAMILIES
 
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError, ModelFileDamaged, UnsupportedModel
-from headrace.core.interfaces import RunnerContext
+from headrace.core.providers import RunnerContext
 from headrace.runners import auto
 from headrace.runners.native import build
 

@@ -8,8 +8,8 @@ from proposers import Guesser
 
 from headrace.core.columns import floats, ints, pack_ints
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import RunnerContext
 from headrace.core.messages import BindRow, RowSampling, RunStep
+from headrace.core.providers import RunnerContext
 from headrace.runners.kvhash import KVHashModel, KVHashOptions, next_logits, reference
 from headrace.runners.worker import make_worker
 

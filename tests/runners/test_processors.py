@@ -7,7 +7,7 @@ import pytest
 
 from headrace.core.columns import Floats, Ints, ints, pack_ints
 from headrace.core.errors import InvalidParameter, RequestFailed
-from headrace.core.interfaces import LogitsProcessor
+from headrace.core.extensions import LogitsProcessor
 from headrace.core.messages import BindRow, KVGroup, RowSampling, RunnerReady, RunStep
 from headrace.runners.batch import WorkerState
 from headrace.runners.sampler import Sampled, sample

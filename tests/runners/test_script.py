@@ -11,8 +11,8 @@ import pytest
 from headrace.core.columns import floats, ints, pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
-from headrace.core.interfaces import RunnerContext
 from headrace.core.messages import BindRow, RowSampling, RunStep, StepDone
+from headrace.core.providers import RunnerContext
 from headrace.runners.script import Fault, ScriptOptions, ScriptWorker, build
 
 CONFIG = EngineConfig(max_model_len=64, num_kv_blocks=64)

@@ -10,8 +10,9 @@ import pytest
 from headrace.core.columns import ints, pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import ConfigError
-from headrace.core.interfaces import Runner, RunnerContext
+from headrace.core.interfaces import Runner
 from headrace.core.messages import BindRow, RowSampling, RunStep
+from headrace.core.providers import RunnerContext
 from headrace.runners.sim import FIRST_TOKEN, SimOptions, build
 from headrace.runners.timers import VirtualClock
 

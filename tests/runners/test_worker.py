@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from headrace.core.columns import Floats, Ints, floats, ints, pack_ints
 from headrace.core.config import EngineConfig
 from headrace.core.errors import EngineClosed, ModelFileDamaged, restore
-from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.interfaces import Batch
 from headrace.core.messages import BindRow, RowSampling, RunnerReady, RunStep, StepDone
+from headrace.core.providers import RunnerContext
 from headrace.runners.kvhash import KVHashModel, KVHashOptions, next_logits, reference
 from headrace.runners.philox import uniforms
 from headrace.runners.sampler import choose

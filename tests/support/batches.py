@@ -9,7 +9,8 @@ import numpy as np
 from families import FAMILIES
 
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import Batch, RunnerContext
+from headrace.core.interfaces import Batch
+from headrace.core.providers import RunnerContext
 from headrace.runners.torch_cpu.model import TorchModel
 
 BLOCK_SIZE = 16

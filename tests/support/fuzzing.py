@@ -21,10 +21,11 @@ from fuzz_mutations import mutate_bytes, mutate_json, mutate_keys, mutate_safete
 
 from headrace.core.config import EngineConfig
 from headrace.core.errors import HeadraceError
-from headrace.core.interfaces import Batch, RunnerContext, StepModel
+from headrace.core.interfaces import Batch, StepModel
 from headrace.core.model_files.cache import cache_dir
 from headrace.core.model_files.metadata import read_metadata
 from headrace.core.model_files.recommended import recommended_params
+from headrace.core.providers import RunnerContext
 from headrace.core.text.tokenizer import FolderTokenizer, load_tokenizer
 
 MAX_CPU_S = 2.0

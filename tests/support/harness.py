@@ -10,8 +10,10 @@ from proposers import Guesser
 
 from headrace.core.columns import ints, pack_ints
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import BlockKeys, CoreContext, Policy, Proposer, RunnerContext, SchedulerContext
+from headrace.core.extensions import Proposer
+from headrace.core.interfaces import BlockKeys, Policy
 from headrace.core.messages import Admit, Ended, RequestId, RowSampling, RunStep, StepDone, StepOutput
+from headrace.core.providers import CoreContext, RunnerContext, SchedulerContext
 from headrace.kv.paged import PagedKV
 from headrace.kv.prefix import block_hasher, root_digest
 from headrace.kv.simple import SimpleKV

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.core.columns import Ints
-from headrace.core.interfaces import RowState
+from headrace.core.extensions import RowState
 from headrace.core.messages import RunnerReady
 from headrace.runners.kvhash import KVHashOptions, reference
 

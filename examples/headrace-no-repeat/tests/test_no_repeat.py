@@ -3,7 +3,7 @@ import pytest
 from headrace_no_repeat import Options, build
 
 from headrace.core.config import EngineConfig
-from headrace.core.interfaces import ProcessorContext
+from headrace.core.providers import ProcessorContext
 
 CONTEXT = ProcessorContext(EngineConfig(), None, vocab_size=10)
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.config import Config, EngineConfig
 from headrace.core.errors import ConfigError, InvalidPrompt, ModelFileDamaged, UnsupportedModel
-from headrace.core.interfaces import TextContext
+from headrace.core.providers import TextContext
 from headrace.core.text.tokenizer import FolderTokenizer
 from headrace.plugins.manager import load_plugins
 

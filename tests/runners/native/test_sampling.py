@@ -8,7 +8,7 @@ import pytest
 from native_models import Kernels
 
 from headrace.core.columns import Floats, Ints, floats, ints, pack_ints
-from headrace.core.interfaces import LogitsProcessor
+from headrace.core.extensions import LogitsProcessor
 from headrace.core.messages import BindRow, KVGroup, Logprobs, RowSampling, RunnerReady, RunStep
 from headrace.runners.batch import WorkerState
 from headrace.runners.native.sampling import NativeSampler
