@@ -94,6 +94,7 @@ def batch_of(rows: range, stride: int, begin: int, count: int, vocab_size: int) 
         slots=[slots.reshape(-1)],
         tables=[tables],
         samples=np.arange(len(rows), dtype=np.int32),
+        logit_places=np.arange(1, len(rows) + 1, dtype=np.int32) * np.int32(count) - np.int32(1),
     )
 
 

@@ -33,14 +33,16 @@ class Wakeup:
                 loop.call_soon_threadsafe(_release, waiter)
 
     async def wait(self) -> None:
-        """Sleep until set() was called since the last wait."""
+        """Sleep until set() was called since the last wait; in any case, other tasks of the loop run in between."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            if self._is_set:
-                self._is_set = False
-                return
-            self._loop = loop
-            self._waiter = waiter = loop.create_future()
+            is_set, self._is_set = self._is_set, False
+            if not is_set:
+                self._loop = loop
+                self._waiter = waiter = loop.create_future()
+        if is_set:
+            await asyncio.sleep(0)
+            return
         await waiter
         with self._lock:
             self._is_set = False
@@ -102,9 +104,6 @@ class Inbox(Generic[T]):
     async def serve(self, handle: Callable[[list[T]], None]) -> None:
         """Give all that comes to `handle`, batch by batch, until cancelled. An error of `handle` ends it."""
         while True:
-            messages = self.buffer.drain()
-            if messages:
+            await self.wakeup.wait()
+            if messages := self.buffer.drain():
                 handle(messages)
-                await asyncio.sleep(0)
-            else:
-                await self.wakeup.wait()

@@ -40,7 +40,7 @@ class Runner(Protocol):
 
 
 class Batch(Struct, frozen=True):
-    """One step on a flat token list, prefill and decode mixed; T tokens of R rows, row by row."""
+    """One step on a flat token list, prefill and decode mixed; T tokens of R rows, row by row. All contiguous."""
 
     rows: Ints
     """(R,) row of the persistent batch."""
@@ -57,18 +57,11 @@ class Batch(Struct, frozen=True):
     tables: Sequence[np.ndarray]
     """One (R, max_blocks) int32 array per KV group: block tables of the step's rows."""
     samples: Ints
-    """(S,) index into the R rows of those that sample; their logits are those of their last token."""
+    """(S,) index into the R rows of those that sample."""
+    logit_places: Ints
+    """(L,) where in the flat token list their logits are: of each, its last known token and its drafts."""
     num_drafts: Ints | None = None
     """(R,) how many tokens at the end of each row are drafts; None: no row has any."""
-
-    def sampled_places(self) -> Ints:
-        """Return where in the flat list logits are needed: of a row that samples, its last known token and drafts."""
-        last = self.starts[self.samples + 1] - 1
-        if self.num_drafts is None:
-            return last
-        counts = self.num_drafts[self.samples] + 1
-        ends = np.cumsum(counts, dtype=np.int32)
-        return np.repeat(last - ends + 1, counts) + np.arange(counts.sum(), dtype=np.int32)
 
 
 class StepModel(Protocol):

@@ -1,6 +1,7 @@
 """The persistent batch: what a runner remembers of each row, and how a step's rows become one flat batch."""
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.core.columns import Ints, ints
@@ -47,6 +48,10 @@ class WorkerState:
         """Python code changes the logits: the token is chosen by sampler.py."""
         self.num_logprobs: Ints = np.full(max_rows, NO_LOGPROBS, dtype=np.int32)
         self.num_prompt_logprobs: Ints = np.full(max_rows, NO_LOGPROBS, dtype=np.int32)
+        self.with_extras: set[int] = set()
+        """Rows that want log probabilities or have processors: where a step has none of them, nobody looks further."""
+        self._order: Ints = np.arange(max_rows + 1, dtype=np.int32)
+        self._order.flags.writeable = False  # batches have views of it
 
     def apply(self, step: RunStep) -> Batch:
         """Take in what the step changes and return the flat batch of its rows, without drafts."""
@@ -110,6 +115,12 @@ class WorkerState:
         self.is_plain[row] = sampling.temperature < GREEDY_BELOW and self.adjustments[row] is None
         self.num_logprobs[row] = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         self.num_prompt_logprobs[row] = NO_LOGPROBS if sampling.prompt_logprobs is None else sampling.prompt_logprobs
+        has_extras = bool(processors) or sampling.logprobs is not None or sampling.prompt_logprobs is not None
+        (self.with_extras.add if has_extras else self.with_extras.discard)(row)
+
+    def have_extras(self, rows: Ints) -> bool:
+        """Tell whether any of these rows is one of with_extras."""
+        return not self.with_extras.isdisjoint(rows.tolist())
 
     def batch(self, rows: Ints, asked: Ints, num_drafts: Ints | None = None) -> Batch:
         """Return the flat batch of these rows, in this order, its known tokens counted as computed.
@@ -125,22 +136,44 @@ class WorkerState:
             has_any = counts > 0
             rows, begins, ends, counts = rows[has_any], begins[has_any], ends[has_any], counts[has_any]
             num_drafts = None if num_drafts is None else num_drafts[has_any]
-        starts = np.zeros(len(rows) + 1, dtype=np.int32)
-        np.cumsum(counts, out=starts[1:])
-        row_of = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
-        positions = np.arange(starts[-1], dtype=np.int32) + (begins - starts[:-1])[row_of]
         context_lens = begins + counts
+        num_rows, num_tokens = len(rows), int(counts.sum())
+        row_of, token_rows, positions = self._order[:num_rows], rows, begins
+        starts = self._order[: num_rows + 1]
+        if num_tokens != num_rows:  # not all rows decode
+            starts = np.zeros(num_rows + 1, dtype=np.int32)
+            np.cumsum(counts, out=starts[1:])
+            row_of = np.repeat(row_of, counts)
+            token_rows = rows[row_of]
+            positions = np.arange(num_tokens, dtype=np.int32) + (begins - starts[:-1])[row_of]
         self.num_computed[rows] = context_lens if num_drafts is None else context_lens - num_drafts
+        samples = np.flatnonzero(context_lens == ends).astype(np.int32)
         width = blocks_for(int(context_lens.max(initial=0)), self.block_size)
         tables = [self.tables[group, :, :width][rows] for group in range(self.num_groups)]
         return Batch(
             rows=rows,
-            token_ids=self.token_ids[rows[row_of], positions],
+            token_ids=self.token_ids[token_rows, positions],
             positions=positions,
             starts=starts,
             context_lens=context_lens,
             slots=[slot_mapping(table, row_of, positions, self.block_size) for table in tables],
             tables=tables,
-            samples=np.flatnonzero(context_lens == ends).astype(np.int32),
+            samples=samples,
+            logit_places=_logit_places(starts, samples, num_drafts),
             num_drafts=num_drafts,
         )
+
+
+def only(batch: Batch, samples: Ints) -> Batch:
+    """Return the batch with no other rows sampling than these, (S,) indices into its rows."""
+    return replace(batch, samples=samples, logit_places=_logit_places(batch.starts, samples, batch.num_drafts))
+
+
+def _logit_places(starts: Ints, samples: Ints, num_drafts: Ints | None) -> Ints:
+    """Find where logits are needed: Batch.logit_places."""
+    last = starts[samples + 1] - 1
+    if num_drafts is None:
+        return last
+    counts = num_drafts[samples] + 1
+    ends = np.cumsum(counts, dtype=np.int32)
+    return np.repeat(last - ends + 1, counts) + np.arange(counts.sum(), dtype=np.int32)

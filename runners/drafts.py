@@ -42,7 +42,7 @@ def propose(proposer: Proposer, state: WorkerState, rows: Ints, asked: Ints) -> 
 def sample_rows(sampler: Sampler, logits: Floats, state: WorkerState, batch: Batch) -> Sampled:
     """Choose the next tokens of the batch's rows that sample, and append them to the rows.
 
-    logits: those at batch.sampled_places(); at least one row samples.
+    logits: those at batch.logit_places; at least one row samples.
     A row that fails on its first token has failed; on a later one, it ends there and fails in its next step.
     """
     if batch.num_drafts is None:

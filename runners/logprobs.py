@@ -88,9 +88,9 @@ def prompt_logprobs(model: StepModel, batch: Batch, state: WorkerState) -> tuple
     Logits at a position tell about the token after it, so the prompt's first token has no entry.
     Returns the entries, and the rows whose logits aren't finite at the top: their entries end there.
     """
-    wanted = (state.num_prompt_logprobs[batch.rows] != NO_LOGPROBS).nonzero()[0]
-    if not len(wanted):
+    if not state.have_extras(batch.rows):
         return None, set()
+    wanted = (state.num_prompt_logprobs[batch.rows] != NO_LOGPROBS).nonzero()[0]
     columns, failed = LogprobColumns(), set()
     with np.errstate(over="ignore"):
         for i in wanted.tolist():

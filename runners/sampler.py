@@ -40,6 +40,18 @@ class Sampled:
     logprobs: Logprobs | None
 
 
+@dataclass(slots=True, frozen=True)
+class Advanced:
+    """What a whole step of rows gave."""
+
+    num_new: Ints
+    """(R,) tokens that each row got: 1, or 0."""
+    token_ids: Ints
+    """Theirs, in the order of the rows."""
+    failed: dict[int, str]
+    """Rows whose logits are of no use, and what is wrong with them."""
+
+
 _NONE: Ints = np.zeros(0, dtype=np.int32)
 NOTHING_SAMPLED = Sampled(_NONE, _NONE, {}, None)
 

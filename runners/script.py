@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from headrace.core.columns import Floats, Ints
 from headrace.core.config import EngineConfig
@@ -16,6 +15,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.interfaces import Batch, Runner
 from headrace.core.messages import RunnerReady, RunStep
 from headrace.core.providers import RunnerContext
+from headrace.runners.batch import only
 from headrace.runners.modelless import modelless_facts
 from headrace.runners.worker import StandaloneWorker
 
@@ -88,7 +88,7 @@ class ScriptWorker(StandaloneWorker):
         batch = super().prepare(step)
         state, rows = self.state, batch.rows
         silent = self._script.begin(step.step, batch, state.num_prompt[rows], state.token_ids[rows, 0])
-        return replace(batch, samples=batch.samples[~np.isin(batch.samples, silent)]) if silent else batch
+        return only(batch, batch.samples[~np.isin(batch.samples, silent)]) if silent else batch
 
 
 class ScriptModel:

@@ -12,7 +12,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from headrace.core.columns import Ints, ints, pack_ints
 from headrace.core.errors import EngineClosed, RequestFailed, describe
@@ -20,17 +19,27 @@ from headrace.core.extensions import ProcessorBuilder, Proposer, no_processors
 from headrace.core.interfaces import Batch, StepHandle, StepModel
 from headrace.core.messages import RowFailure, RunnerReady, RunStep, StepDone
 from headrace.core.providers import Clock, RunnerContext
-from headrace.runners.batch import WorkerState
+from headrace.runners.batch import WorkerState, only
 from headrace.runners.drafts import Sampler, propose, sample_rows
 from headrace.runners.fail_stop import FailStop, closed
 from headrace.runners.logprobs import prompt_logprobs
-from headrace.runners.sampler import NOTHING_SAMPLED, Sampled, sample
+from headrace.runners.sampler import NOTHING_SAMPLED, Advanced, Sampled, sample
 
 CLOSE_TIMEOUT_S = 5.0
 """How long close() waits for a step that is being computed."""
 
 
-def make_worker(model: StepModel, context: RunnerContext, sampler: Sampler = sample) -> "StandaloneWorker":
+Advance = Callable[[WorkerState, Ints, Ints], Advanced]
+"""A model's own way through a whole step, without drafts, of rows that have no extras (WorkerState.with_extras).
+
+Computes up to `asked` (R,) tokens of each of `rows` (R,), samples those at their end and appends their tokens to the
+state, with the same results as forward(), logits() and the sampler. Nothing but the device is busy for long in it.
+"""
+
+
+def make_worker(
+    model: StepModel, context: RunnerContext, sampler: Sampler = sample, advance: Advance | None = None
+) -> "StandaloneWorker":
     """Build the worker that runs this model: the one place where runners of a model get theirs."""
     return StandaloneWorker(
         model,
@@ -38,6 +47,7 @@ def make_worker(model: StepModel, context: RunnerContext, sampler: Sampler = sam
         context.config.block_size,
         context.clock,
         sampler=sampler,
+        advance=advance,
         build_processor=context.build_processor,
         proposer=context.proposer,
     )
@@ -45,17 +55,21 @@ def make_worker(model: StepModel, context: RunnerContext, sampler: Sampler = sam
 
 @dataclass(slots=True)
 class _Job:
-    """Work for the compute thread."""
+    """Work for the compute thread, and what came of it."""
 
     work: Callable[[], Any]
     future: "Future[Any]"
     wake: Callable[[], None]
+    result: Any = None
+    error: BaseException | None = None
 
 
 class StandaloneWorker:
     """A Runner on one device: one compute thread owns model and rows, and takes steps from a queue.
 
-    The thread starts at load() or the first submit(). After close() no `wake` is called any more.
+    While steps wait, a second thread hands results over, once the next step's forward has begun: whoever reads them
+    takes the interpreter lock, which the compute thread must not wait for between two forwards. Both threads start at
+    load() or the first submit(). After close() no `wake` is called.
     """
 
     def __init__(
@@ -66,6 +80,7 @@ class StandaloneWorker:
         clock: Clock = time.monotonic,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
         sampler: Sampler = sample,
+        advance: Advance | None = None,
         build_processor: ProcessorBuilder = no_processors,
         proposer: Proposer | None = None,
     ) -> None:
@@ -73,15 +88,19 @@ class StandaloneWorker:
         self.proposer = proposer
         self._build_processor = build_processor
         self._sampler = sampler
+        self._advance = advance if proposer is None else None
         self._max_rows = max_rows
         self._block_size = block_size
         self._close_timeout_s = close_timeout_s
         self._state: WorkerState | None = None
         self._fail_stop = FailStop(clock)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: SimpleQueue[_Job | None] = SimpleQueue()
+        self._kept: _Job | None = None  # done, and handed over once the next step's forward begins
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._lock = threading.Lock()  # for _thread and _is_closed; held while `wake` is called
+        self._lock = threading.Lock()  # for _thread and _is_closed
+        self._waking = threading.Lock()  # held while `wake` is called
 
     @property
     def state(self) -> WorkerState:
@@ -97,7 +116,7 @@ class StandaloneWorker:
         return facts
 
     def submit(self, step: RunStep, wake: Callable[[], None]) -> StepHandle:
-        """Queue a step and return at once; `wake` is called on the compute thread when it is done."""
+        """Queue a step and return at once; `wake` is called on a thread of the worker's when it is done."""
         try:
             return self._post(lambda: self.execute(step), wake)
         except EngineClosed:
@@ -107,7 +126,7 @@ class StandaloneWorker:
 
     def close(self) -> None:
         """Release everything; idempotent. Waits for a step that is being computed, but not for ever."""
-        with self._lock:
+        with self._lock, self._waking:
             was_closed, self._is_closed = self._is_closed, True
         if self._thread is not None:
             self._jobs.put(None)
@@ -124,19 +143,22 @@ class StandaloneWorker:
         return self._fail_stop.run(step, self._compute)
 
     def prepare(self, step: RunStep) -> Batch:
-        """Apply a step to the rows. What a runner built on this one may change is which rows sample."""
+        """Make the batch of a step that the rows know of. A runner built on this one may let fewer rows sample."""
+        rows, asked = ints(step.rows), ints(step.num_tokens)
         if self.proposer is None:
-            return self.state.apply(step)
-        self.state.change(step)
+            return self.state.batch(rows, asked)
         for bind in step.bound:
             self.proposer.bound(bind.row)
-        rows, asked = ints(step.rows), ints(step.num_tokens)
         return self.state.batch(rows, asked, propose(self.proposer, self.state, rows, asked))
 
     def _compute(self, step: RunStep) -> StepDone:
+        self.state.change(step)
+        if self._advance is not None and not self.state.have_extras(ints(step.rows)):
+            return self._compute_whole(step, self._advance)
         batch = self.prepare(step)
         if not len(batch.rows):
             return StepDone(step.step, num_new=bytes(len(step.rows)))
+        self._hand_over()
         self.model.forward(batch)
         prompts, unsound = prompt_logprobs(self.model, batch, self.state)
         failed = [self._fail(row, "logits of its prompt hold NaN or infinity") for row in unsound]
@@ -153,13 +175,23 @@ class StandaloneWorker:
             prompt_logprobs=prompts,
         )
 
+    def _compute_whole(self, step: RunStep, advance: Advance) -> StepDone:
+        self._hand_over()
+        made = advance(self.state, ints(step.rows), ints(step.num_tokens))
+        return StepDone(
+            step=step.step,
+            num_new=pack_ints(made.num_new),
+            token_ids=pack_ints(made.token_ids),
+            failed=tuple(self._fail(row, problem) for row, problem in made.failed.items()),
+        )
+
     def _sample(self, batch: Batch, unsound: set[int]) -> Sampled:
         if unsound:
             is_sound = ~np.isin(batch.rows[batch.samples], list(unsound))
-            batch = replace(batch, samples=batch.samples[is_sound])
+            batch = only(batch, batch.samples[is_sound])
         if not len(batch.samples):
             return NOTHING_SAMPLED
-        return sample_rows(self._sampler, self.model.logits(batch.sampled_places()), self.state, batch)
+        return sample_rows(self._sampler, self.model.logits(batch.logit_places), self.state, batch)
 
     def _fail(self, row: int, problem: str) -> RowFailure:
         position = int(self.state.num_computed[row]) - 1
@@ -187,23 +219,52 @@ class StandaloneWorker:
         return job.future
 
     def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        reporter = threading.Thread(target=self._report_all, name="headrace-reporter", daemon=True)
+        reporter.start()
+        while (job := self._next()) is not None:
             self._run(job)
+        self._hand_over()
+        self._done.put(None)
+        reporter.join()
         self._release()
+
+    def _next(self) -> _Job | None:
+        if self._kept is not None and self._jobs.empty():
+            self._report(self._kept)  # nothing else to do: a hop to another thread would only take time
+            self._kept = None
+        return self._jobs.get()
+
+    def _run(self, job: _Job) -> None:
+        try:
+            job.result = job.work()
+        except BaseException as error:  # load() raises it where it is waited for; steps raise nothing
+            job.error = error
+        self._hand_over()
+        self._kept = job
+
+    def _hand_over(self) -> None:
+        """Let the other thread report the step before, if that hasn't happened yet."""
+        if self._kept is not None:
+            self._done.put(self._kept)
+            self._kept = None
+
+    def _report_all(self) -> None:
+        while (job := self._done.get()) is not None:
+            self._report(job)
+
+    def _report(self, job: _Job) -> None:
+        if job.error is None:
+            job.future.set_result(job.result)
+        else:
+            job.future.set_exception(job.error)
+        with self._waking:
+            if not self._is_closed:
+                job.wake()
 
     def _release(self) -> None:
         self.model.close()
         if self.proposer is not None:
             self.proposer.close()
-
-    def _run(self, job: _Job) -> None:
-        try:
-            job.future.set_result(job.work())
-        except BaseException as error:  # load() raises it where it is waited for; steps raise nothing
-            job.future.set_exception(error)
-        with self._lock:
-            if not self._is_closed:
-                job.wake()
 
 
 def _spread(batch: Batch, rows: Ints) -> Ints:

@@ -73,6 +73,15 @@ class Step(Structure):
     )
 
 
+class Rows(Structure):
+    """struct hr_rows."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("max_rows", "num_groups", "block_size", "token_stride", "table_stride")),
+        *((name, c_void_p) for name in ("token_ids", "num_ids", "num_prompt", "num_computed", "tables", "sampling")),
+    )
+
+
 _INT, _POINTER = c_int32, c_void_p
 _SIGNATURES: dict[str, tuple[Any, Sequence[Any]]] = {
     "hr_error": (c_char_p, ()),
@@ -84,6 +93,9 @@ _SIGNATURES: dict[str, tuple[Any, Sequence[Any]]] = {
     "hr_engine_free": (None, (_POINTER,)),
     "hr_step": (c_bool, (_POINTER, POINTER(Step))),
     "hr_logits": (c_bool, (_POINTER, _POINTER, _INT, _POINTER)),
+    "hr_rows_new": (_POINTER, (_POINTER, _POINTER, POINTER(Rows))),
+    "hr_rows_free": (None, (_POINTER,)),
+    "hr_advance": (c_bool, (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER)),
     "hr_sample": (c_bool, (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
     "hr_report": (
         c_bool,

@@ -10,7 +10,7 @@ from headrace.core.messages import RunnerReady
 from headrace.core.providers import RunnerContext
 from headrace.runners.batch import WorkerState
 from headrace.runners.native.options import NativeOptions
-from headrace.runners.sampler import Sampled
+from headrace.runners.sampler import Advanced, Sampled
 
 if TYPE_CHECKING:
     from headrace.runners.native.session import Session
@@ -25,7 +25,7 @@ class NativeModel:
     def __init__(self, context: RunnerContext, options: NativeOptions) -> None:
         self._context, self._options = context, options
         self._session: Session | None = None
-        self._sampling: Ints = np.zeros(0, dtype=np.int32)
+        self._places: Ints = np.zeros(0, dtype=np.int32)
         """Places in the flat token list that tokens are sampled at."""
         self._logits: Floats | None = None
         """Theirs, computed within the step; handed out once."""
@@ -39,12 +39,12 @@ class NativeModel:
 
     def forward(self, batch: Batch) -> None:
         """Write K/V of all tokens, and compute their hidden states and the logits of rows that sample."""
-        self._sampling = batch.sampled_places()
-        self._logits = self._loaded().forward(batch, self._sampling)
+        self._places = batch.logit_places
+        self._logits = self._loaded().forward(batch)
 
     def logits(self, indices: Ints) -> Floats:
         """Return (len(indices), vocab_size) float32 logits at these places of the last forward's flat token list."""
-        if self._logits is not None and len(indices) == len(self._sampling) and (indices == self._sampling).all():
+        if self._logits is not None and (indices is self._places or np.array_equal(indices, self._places)):
             found, self._logits = self._logits, None
             return found
         return self._loaded().logits(indices)
@@ -52,6 +52,10 @@ class NativeModel:
     def sample(self, logits: Floats, state: WorkerState, rows: Ints) -> Sampled:
         """Choose tokens, as runners/sampler.py's function of this name does."""
         return self._loaded().sampler.sample(logits, state, rows)
+
+    def advance(self, state: WorkerState, rows: Ints, asked: Ints) -> Advanced:
+        """Run a step of these rows, as worker.Advance says."""
+        return self._loaded().advance(state, rows, asked)
 
     def close(self) -> None:
         """Give everything back; idempotent."""

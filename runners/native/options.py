@@ -29,4 +29,4 @@ def build(context: RunnerContext, options: NativeOptions) -> Runner:
     from headrace.runners.worker import make_worker
 
     model = NativeModel(context, options)
-    return make_worker(model, context, model.sample)
+    return make_worker(model, context, model.sample, model.advance)

@@ -46,7 +46,7 @@ ROW_SAMPLING = np.dtype(
 )
 """struct hr_row_sampling."""
 
-_PROBLEMS = {
+PROBLEMS = {
     1: "the model's logits hold NaN",
     2: "the model's logits hold infinity",
     3: "the model's logits are all minus infinity",
@@ -77,7 +77,8 @@ class NativeSampler:
 
     def sample(self, logits: Floats, state: WorkerState, rows: Ints) -> Sampled:
         """Choose one token for each of these rows; as runners/sampler.py's function of this name."""
-        self._refresh(state, rows)
+        columns_at = self.columns_of(state, rows)
+        self._num_ids[rows], self._num_prompt[rows] = state.num_ids[rows], state.num_prompt[rows]
         token_ids, outcomes = np.zeros(len(rows), dtype=np.int32), np.empty(len(rows), dtype=np.int32)
         rows = np.ascontiguousarray(rows)
         self._library.call(
@@ -85,25 +86,24 @@ class NativeSampler:
             self._team,
             address(logits),
             self._vocab,
-            self._columns_at,
+            columns_at,
             address(rows),
             len(rows),
             address(token_ids),
             address(outcomes),
         )
+        if not (outcomes.any() or state.have_extras(rows)):
+            return Sampled(rows, token_ids, {}, None)
         is_sound = outcomes == 0
-        failed = {int(rows[i]): _PROBLEMS[int(outcomes[i])] for i in (~is_sound).nonzero()[0]}
+        failed = {int(rows[i]): PROBLEMS[int(outcomes[i])] for i in (~is_sound).nonzero()[0]}
         processed = (is_sound & state.has_processors[rows]).nonzero()[0]
-        if len(processed):
-            for i, problem in choose_each(logits, state, rows, processed, token_ids).items():
-                is_sound[i], failed[int(rows[i])] = False, problem
+        for i, problem in choose_each(logits, state, rows, processed, token_ids).items():
+            is_sound[i], failed[int(rows[i])] = False, problem
         logprobs = self._logprobs(logits, state, rows, token_ids, is_sound)
-        if not failed:
-            return Sampled(rows, token_ids, failed, logprobs)
         return Sampled(rows[is_sound], token_ids[is_sound], failed, logprobs)
 
-    def _refresh(self, state: WorkerState, rows: Ints) -> None:
-        """Write down what is new about these rows."""
+    def columns_of(self, state: WorkerState, rows: Ints) -> int | None:
+        """Write down what is new about these rows, but for their ids' numbers; returns where the columns lie."""
         if self._state is not state:
             self._state = state
             self._columns = np.zeros(len(state.sampling), dtype=ROW_SAMPLING)
@@ -114,12 +114,12 @@ class NativeSampler:
         for row in rows.tolist():
             if self._bound[row] is not state.sampling[row]:
                 self._bind(row, state.sampling[row], state.adjustments[row])
-        self._num_ids[rows], self._num_prompt[rows] = state.num_ids[rows], state.num_prompt[rows]
         for row in self._with_phrases.keys() & set(rows.tolist()) if self._with_phrases else ():
             output = state.token_ids[row, state.num_prompt[row] : state.num_ids[row]]
             adjustments = self._with_phrases[row]
             masked = np.concatenate((adjustments.bad_ids, completing(adjustments.bad_phrases, output)))
             self._point(row, "masked", masked)
+        return self._columns_at
 
     def _bind(self, row: int, sampling: RowSampling, adjustments: Adjustments | None) -> None:
         self._bound[row], self._kept[row] = sampling, {}

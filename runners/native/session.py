@@ -13,6 +13,7 @@ from headrace.core.interfaces import Batch
 from headrace.core.messages import RunnerReady
 from headrace.core.providers import RunnerContext
 from headrace.kv.layout import LayerGroups, choose_num_blocks, group_layers
+from headrace.runners.batch import WorkerState
 from headrace.runners.loading.progress import with_progress
 from headrace.runners.models.decoder import DecoderConfig
 from headrace.runners.models.rope import Rope
@@ -21,9 +22,11 @@ from headrace.runners.native.build import choose_target, ensure_library
 from headrace.runners.native.library import Library, address
 from headrace.runners.native.options import NativeOptions
 from headrace.runners.native.read import LANES, read_config
+from headrace.runners.native.rows import NativeRows
 from headrace.runners.native.sampling import NativeSampler
 from headrace.runners.native.tensors import TensorFile, open_tensors
 from headrace.runners.native.weights import Weights
+from headrace.runners.sampler import Advanced
 from headrace.runners.torch_cpu.machine import STEP_MS, free_memory, physical_cores, total_memory
 
 _STORAGE = {"as-is": "as-is", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -39,6 +42,7 @@ class Session:
         self._library = Library(ensure_library(choose_target()))
         self._team = self._engine = 0
         self._weights: Weights | None = None
+        self._rows: NativeRows | None = None
         try:
             times.append(clock())
             self._file = open_tensors(context.need_model(), is_dummy=config.load_format == "dummy")
@@ -67,34 +71,36 @@ class Session:
         self._logits: Floats = np.empty((0, model.vocab_size), dtype=np.float32)
         self.sampler = NativeSampler(self._library, self._team, model.vocab_size)
 
-    def forward(self, batch: Batch, tokens: Ints) -> Floats:
-        """Run a batch; returns the (len(tokens), vocab_size) logits of these places of its flat token list.
+    def forward(self, batch: Batch) -> Floats:
+        """Run a batch; returns the (L, vocab_size) logits at its logit_places.
 
         They lie in memory that the next batch uses again: the system would have to clear fresh pages for each.
         """
-        if len(self._logits) < len(tokens):
-            self._logits = np.empty((len(tokens), self.ready.vocab_size), dtype=np.float32)
-        logits = self._logits[: len(tokens)]
-        columns = [np.ascontiguousarray(a) for a in (batch.token_ids, batch.positions, batch.starts, tokens)]
-        slots = [np.ascontiguousarray(a) for a in batch.slots]
-        tables = [np.ascontiguousarray(a) for a in batch.tables]
-        places = native.pointers(slots), native.pointers(tables)
-        token_ids, positions, starts, wanted = (address(column) for column in columns)
+        num_logits = len(batch.logit_places)
+        logits = self._room(num_logits)
+        places = native.pointers(batch.slots), native.pointers(batch.tables)
         step = native.Step(
             num_tokens=len(batch.token_ids),
             num_rows=len(batch.rows),
-            num_logits=len(tokens),
-            token_ids=token_ids,
-            positions=positions,
-            starts=starts,
+            num_logits=num_logits,
+            token_ids=address(batch.token_ids),
+            positions=address(batch.positions),
+            starts=address(batch.starts),
             slots=address(places[0]),
             tables=address(places[1]),
-            table_width=tables[0].shape[1],
-            logit_tokens=wanted,
+            table_width=batch.tables[0].shape[1],
+            logit_tokens=address(batch.logit_places),
             logits=address(logits),
         )
         self._library.call("hr_step", self._engine, step)
         return logits
+
+    def advance(self, state: WorkerState, rows: Ints, asked: Ints) -> Advanced:
+        """Run a step of these rows, as worker.Advance says."""
+        if self._rows is None or self._rows.state is not state:
+            self._free_rows()
+            self._rows = NativeRows(self._library, self._team, self._engine, state, self.sampler)
+        return self._rows.advance(rows, asked, self._room(len(rows)))
 
     def logits(self, indices: Ints) -> Floats:
         """Return (len(indices), vocab_size) logits at these places of the last batch."""
@@ -106,6 +112,7 @@ class Session:
 
     def close(self) -> None:
         """Give everything back; the session is of no use any more."""
+        self._free_rows()
         if self._engine:
             self._library.free("hr_engine_free", self._engine)
         if self._weights is not None:
@@ -114,6 +121,16 @@ class Session:
             self._library.free("hr_team_free", self._team)
         self._engine = self._team = 0
         self._weights = None
+
+    def _room(self, num_logits: int) -> Floats:
+        if len(self._logits) < num_logits:
+            self._logits = np.empty((num_logits, self.ready.vocab_size), dtype=np.float32)
+        return self._logits[:num_logits]
+
+    def _free_rows(self) -> None:
+        if self._rows is not None:
+            self._rows.free()
+        self._rows = None
 
     def _read(self, file: TensorFile, storage: str, families: Mapping[str, Callable[[], Any]]) -> DecoderConfig:
         """Read the config and check all tensors."""

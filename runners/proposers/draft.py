@@ -130,7 +130,7 @@ class DraftProposer:
         self._model.forward(batch)
         if not len(batch.samples):
             return []
-        sampled = sample(self._model.logits(batch.sampled_places()), own, batch.rows[batch.samples])
+        sampled = sample(self._model.logits(batch.logit_places), own, batch.rows[batch.samples])
         own.append(sampled.rows, sampled.token_ids)
         return list(sampled.failed)
 

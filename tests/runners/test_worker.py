@@ -395,6 +395,9 @@ class SlowModel(SpoiledModel):
         super().__init__(CONFIG, KVHashOptions())
         self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
+        self.may_stop = threading.Event()
+        self.num_forwards = 0
+        self.stops_at: int | None = None
         self.num_closes = 0
         self.load_error: Exception | None = None
 
@@ -406,6 +409,9 @@ class SlowModel(SpoiledModel):
     def forward(self, batch: Batch) -> None:
         self.has_begun.set()
         self.may_go_on.wait(HANG_GUARD_S)
+        self.num_forwards += 1
+        if self.num_forwards == self.stops_at:
+            self.may_stop.wait(HANG_GUARD_S)
         super().forward(batch)
 
     def close(self) -> None:
@@ -430,6 +436,35 @@ def test_submit_returns_at_once_and_wakes_when_it_is_done() -> None:
     assert handle.done()
     assert ints(handle.result().token_ids).tolist() == reference([1], 1)
     worker.close()
+
+
+def test_a_result_is_handed_over_while_the_next_step_computes() -> None:
+    model, woken = SlowModel(), threading.Event()
+    worker = load(model)
+    first = worker.submit(ONE_TOKEN, woken.set)
+    second = worker.submit(RunStep(2, pack_ints([0]), pack_ints([1])), lambda: None)
+    assert model.has_begun.wait(HANG_GUARD_S)
+    model.stops_at = 2
+    model.may_go_on.set()
+    assert woken.wait(HANG_GUARD_S)
+    assert first.done()
+    assert not second.done()
+    model.may_stop.set()
+    worker.close()
+    assert second.done()
+
+
+def test_a_result_is_handed_over_though_the_next_step_never_computes() -> None:
+    model, woken = SlowModel(), threading.Event()
+    worker = load(model)
+    first = worker.submit(ONE_TOKEN, woken.set)
+    second = worker.submit(RunStep(2, pack_ints([1]), pack_ints([1])), lambda: None)  # a row without a request
+    model.may_go_on.set()
+    assert woken.wait(HANG_GUARD_S)
+    worker.close()
+    assert ints(first.result().num_new).tolist() == [1]
+    assert ints(second.result().num_new).tolist() == [0]
+    assert model.num_forwards == 1
 
 
 def test_a_step_tells_when_it_started_and_ended() -> None:

@@ -60,6 +60,7 @@ def take(parts: Iterable[tuple[Row, int]]) -> Batch:
         slots=[np.concatenate(slots)] * MOST_GROUPS,
         tables=[tables] * MOST_GROUPS,
         samples=np.arange(len(parts), dtype=np.int32),
+        logit_places=np.cumsum(counts, dtype=np.int32) - 1,
     )
 
 

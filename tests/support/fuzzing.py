@@ -127,7 +127,7 @@ def _compute(runner: StepModel) -> None:
         slots = [positions.astype(np.int64) + BLOCK_SIZE for _ in ready.groups]
         tables = [np.ones((1, 2), np.int32) for _ in ready.groups]
         row, ends, counts = np.zeros(1, np.int32), np.array([0, count], np.int32), np.array([count], np.int32)
-        runner.forward(Batch(row, token_ids, positions, ends, counts, slots, tables, row))
+        runner.forward(Batch(row, token_ids, positions, ends, counts, slots, tables, row, ends[1:] - 1))
         runner.logits(np.array([count - 1], np.int32))
     finally:
         runner.close()

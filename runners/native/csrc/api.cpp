@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine.h"
+#include "rows.h"
 #include "sampling.h"
 
 namespace {
@@ -59,6 +60,19 @@ bool hr_step(hr::Engine* engine, const hr_batch* batch) {
 bool hr_logits(hr::Engine* engine, const int32_t* tokens, int32_t count, float* out) {
     return guarded([&] {
         engine->logits(tokens, count, out);
+        return true;
+    });
+}
+
+hr::PersistentBatch* hr_rows_new(hr::Team* team, hr::Engine* engine, const hr_rows* columns) {
+    return guarded([&] { return new hr::PersistentBatch(*team, *engine, *columns); });
+}
+void hr_rows_free(hr::PersistentBatch* rows) { delete rows; }
+
+bool hr_advance(hr::PersistentBatch* all, const int32_t* rows, const int32_t* asked, int32_t count, float* logits,
+                int32_t* token_ids, int32_t* outcomes) {
+    return guarded([&] {
+        all->advance(rows, asked, count, logits, token_ids, outcomes);
         return true;
     });
 }

@@ -18,6 +18,8 @@ class Engine {
     // Throws std::invalid_argument before anything is changed.
     void step(const hr_batch& batch);
 
+    int vocab() const { return model_.vocab; }
+
     // Computes logits of tokens of the last step. out: (count, vocab).
     void logits(const int32_t* tokens, int count, float* out);
 

@@ -31,7 +31,7 @@ struct hr_row_sampling {
 };
 
 // Outcomes of a row.
-enum hr_outcome : int32_t { HR_SAMPLED = 0, HR_NOT_A_NUMBER, HR_INFINITE, HR_NOTHING, HR_NOTHING_LEFT };
+enum hr_outcome : int32_t { HR_NOT_SAMPLED = -1, HR_SAMPLED, HR_NOT_A_NUMBER, HR_INFINITE, HR_NOTHING, HR_NOTHING_LEFT };
 
 }  // extern "C"
 
