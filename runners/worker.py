@@ -33,7 +33,7 @@ Advance = Callable[[WorkerState, Ints, Ints], Advanced]
 """A model's own way through a whole step, without drafts, of rows that have no extras (WorkerState.with_extras).
 
 Computes up to `asked` (R,) tokens of each of `rows` (R,), samples those at their end and appends their tokens to the
-state, with the same results as forward(), logits() and the sampler. Nothing but the device is busy for long in it.
+state, with the same results as forward(), logits() and the sampler.
 """
 
 
@@ -55,21 +55,17 @@ def make_worker(
 
 @dataclass(slots=True)
 class _Job:
-    """Work for the compute thread, and what came of it."""
+    """Work for the compute thread."""
 
     work: Callable[[], Any]
     future: "Future[Any]"
     wake: Callable[[], None]
-    result: Any = None
-    error: BaseException | None = None
 
 
 class StandaloneWorker:
     """A Runner on one device: one compute thread owns model and rows, and takes steps from a queue.
 
-    While steps wait, a second thread hands results over, once the next step's forward has begun: whoever reads them
-    takes the interpreter lock, which the compute thread must not wait for between two forwards. Both threads start at
-    load() or the first submit(). After close() no `wake` is called.
+    The thread starts at load() or the first submit(). After close() no `wake` is called any more.
     """
 
     def __init__(
@@ -95,12 +91,10 @@ class StandaloneWorker:
         self._state: WorkerState | None = None
         self._fail_stop = FailStop(clock)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._done: SimpleQueue[_Job | None] = SimpleQueue()
-        self._kept: _Job | None = None  # done, and handed over once the next step's forward begins
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._lock = threading.Lock()  # for _thread and _is_closed
-        self._waking = threading.Lock()  # held while `wake` is called
+        self._waking = threading.Lock()  # held while `wake` is called, which the next submit() must not wait for
 
     @property
     def state(self) -> WorkerState:
@@ -116,7 +110,7 @@ class StandaloneWorker:
         return facts
 
     def submit(self, step: RunStep, wake: Callable[[], None]) -> StepHandle:
-        """Queue a step and return at once; `wake` is called on a thread of the worker's when it is done."""
+        """Queue a step and return at once; `wake` is called on the compute thread when it is done."""
         try:
             return self._post(lambda: self.execute(step), wake)
         except EngineClosed:
@@ -158,7 +152,6 @@ class StandaloneWorker:
         batch = self.prepare(step)
         if not len(batch.rows):
             return StepDone(step.step, num_new=bytes(len(step.rows)))
-        self._hand_over()
         self.model.forward(batch)
         prompts, unsound = prompt_logprobs(self.model, batch, self.state)
         failed = [self._fail(row, "logits of its prompt hold NaN or infinity") for row in unsound]
@@ -176,7 +169,6 @@ class StandaloneWorker:
         )
 
     def _compute_whole(self, step: RunStep, advance: Advance) -> StepDone:
-        self._hand_over()
         made = advance(self.state, ints(step.rows), ints(step.num_tokens))
         return StepDone(
             step=step.step,
@@ -219,44 +211,15 @@ class StandaloneWorker:
         return job.future
 
     def _serve(self) -> None:
-        reporter = threading.Thread(target=self._report_all, name="headrace-reporter", daemon=True)
-        reporter.start()
-        while (job := self._next()) is not None:
+        while (job := self._jobs.get()) is not None:
             self._run(job)
-        self._hand_over()
-        self._done.put(None)
-        reporter.join()
         self._release()
-
-    def _next(self) -> _Job | None:
-        if self._kept is not None and self._jobs.empty():
-            self._report(self._kept)  # nothing else to do: a hop to another thread would only take time
-            self._kept = None
-        return self._jobs.get()
 
     def _run(self, job: _Job) -> None:
         try:
-            job.result = job.work()
+            job.future.set_result(job.work())
         except BaseException as error:  # load() raises it where it is waited for; steps raise nothing
-            job.error = error
-        self._hand_over()
-        self._kept = job
-
-    def _hand_over(self) -> None:
-        """Let the other thread report the step before, if that hasn't happened yet."""
-        if self._kept is not None:
-            self._done.put(self._kept)
-            self._kept = None
-
-    def _report_all(self) -> None:
-        while (job := self._done.get()) is not None:
-            self._report(job)
-
-    def _report(self, job: _Job) -> None:
-        if job.error is None:
-            job.future.set_result(job.result)
-        else:
-            job.future.set_exception(job.error)
+            job.future.set_exception(error)
         with self._waking:
             if not self._is_closed:
                 job.wake()

@@ -454,19 +454,6 @@ def test_a_result_is_handed_over_while_the_next_step_computes() -> None:
     assert second.done()
 
 
-def test_a_result_is_handed_over_though_the_next_step_never_computes() -> None:
-    model, woken = SlowModel(), threading.Event()
-    worker = load(model)
-    first = worker.submit(ONE_TOKEN, woken.set)
-    second = worker.submit(RunStep(2, pack_ints([1]), pack_ints([1])), lambda: None)  # a row without a request
-    model.may_go_on.set()
-    assert woken.wait(HANG_GUARD_S)
-    worker.close()
-    assert ints(first.result().num_new).tolist() == [1]
-    assert ints(second.result().num_new).tolist() == [0]
-    assert model.num_forwards == 1
-
-
 def test_a_step_tells_when_it_started_and_ended() -> None:
     times = iter([10.0, 12.5])
     worker = StandaloneWorker(KVHashModel(CONFIG, KVHashOptions()), MAX_ROWS, BLOCK_SIZE, lambda: next(times))
