@@ -12,6 +12,7 @@ namespace {
 constexpr int TILE = 6;     // queries of one head of K and V that are computed together
 constexpr int CHUNK = 256;  // tokens of context that are computed together, about
 constexpr float MASKED = -INFINITY;
+constexpr int PIECES_PER_MEMBER = 8, MOST_UNITS = 8;  // one after the other, so that the next one's K and V can be fetched
 
 HR_INLINE floats load_any(const float* p) { return load(p); }
 HR_INLINE floats load_any(const uint16_t* p) { return load_f16(p); }
@@ -39,6 +40,23 @@ struct View {
 
     const T* k(int block) const { return head + block_stride * table[block]; }
     const T* v(int block) const { return k(block) + k_size; }
+};
+
+// Blocks that will be read next, to be fetched while those before are mixed: memory would be idle then.
+template <class T>
+struct Upcoming {
+    const View<T>* kv;
+    int block, end;
+
+    // Fetches part `part` of so many of the next block's K and V, and goes on to the one after with the last part.
+    HR_INLINE void fetch(int part, int parts) {
+        if (block >= end) return;
+        const uint8_t* from = reinterpret_cast<const uint8_t*>(kv->k(block));
+        const size_t bytes = (kv->k_size + static_cast<size_t>(kv->head_dim) * kv->block_size) * sizeof(T);
+        const size_t step = (bytes / parts + 63) / 64 * 64;
+        for (size_t i = part * step; i < std::min((part + 1) * step, bytes); i += 64) prefetch(from + i);
+        if (part == parts - 1) ++block;
+    }
 };
 
 // acc += v * x for 1, 2 or 4 vectors. Written out: a loop in here would keep the loops around it from being unrolled.
@@ -119,7 +137,7 @@ __attribute__((noinline)) void mix_tokens(const T* values, int head_dim, int cou
 
 // Sums weights times V over the tokens [begin, end) of a chunk, in s.part.
 template <class T, int R>
-void mix_chunk(const View<T>& kv, int begin, int end, int chunk, const Scratch& s) {
+void mix_chunk(const View<T>& kv, int begin, int end, int chunk, Upcoming<T> upcoming, const Scratch& s) {
     constexpr int WIDE = R <= 3 ? 4 : 2;
     const float* weights[R];
     for (int r = 0; r < R; ++r) weights[r] = s.scores + r * s.score_stride;
@@ -128,8 +146,10 @@ void mix_chunk(const View<T>& kv, int begin, int end, int chunk, const Scratch& 
         const int block = position / kv.block_size, first = block * kv.block_size;
         const int count = std::min(end, first + kv.block_size) - position;
         const T* values = kv.v(block) + static_cast<size_t>(position - first) * kv.head_dim;
+        const int parts = kv.head_dim / (WIDE * LANES);
         int d = 0;
         for (; d + WIDE * LANES <= kv.head_dim; d += WIDE * LANES) {
+            upcoming.fetch(d / (WIDE * LANES), parts);
             mix_tokens<T, R, WIDE>(values + d, kv.head_dim, count, weights, position - chunk, s.part + d);
         }
         for (; d < kv.head_dim; d += LANES) {
@@ -205,7 +225,7 @@ void score_chunk(const View<T>& kv, const Query* queries, int first_block, int e
 }
 
 template <class T, int R>
-void attend_tile(const View<T>& kv, const Query* queries, Scratch& s) {
+void attend_tile(const View<T>& kv, const Query* queries, const Upcoming<T>& upcoming, Scratch& s) {
     int begin = queries[0].begin, end = queries[0].end;
     for (int r = 1; r < R; ++r) begin = std::min(begin, queries[r].begin), end = std::max(end, queries[r].end);
     const int step = std::max(1, CHUNK / kv.block_size) * kv.block_size;
@@ -219,7 +239,8 @@ void attend_tile(const View<T>& kv, const Query* queries, Scratch& s) {
             of_chunk[r] = weigh(s.scores + r * s.score_stride, first_lane, end_lane, queries[r].begin - chunk,
                                 queries[r].end - chunk);
         }
-        mix_chunk<T, R>(kv, first, last, chunk, s);
+        const int next = chunk + step, next_end = (std::min(next + step, end) - 1) / kv.block_size + 1;
+        mix_chunk<T, R>(kv, first, last, chunk, next < end ? Upcoming<T>{&kv, next / kv.block_size, next_end} : upcoming, s);
         for (int r = 0; r < R; ++r) {
             merge(all[r], of_chunk[r], s.total + r * kv.head_dim, s.part + r * kv.head_dim, kv.head_dim);
         }
@@ -231,27 +252,54 @@ void attend_tile(const View<T>& kv, const Query* queries, Scratch& s) {
     }
 }
 
+// A piece of work: queries of one row that share a head of K and V.
+struct Unit {
+    int row, head, begin, end;  // of the row's queries of this head
+};
+
+Unit unit_at(const AttentionInput& in, const int32_t* units, int index) {
+    const int row = static_cast<int>(std::upper_bound(units, units + in.num_rows + 1, index) - units) - 1;
+    const int rows = (in.starts[row + 1] - in.starts[row]) * (in.num_query_heads / in.shape.num_heads);
+    const int tiles = (rows + TILE - 1) / TILE, within = index - units[row], tile = within % tiles;
+    return {row, within / tiles, rows * tile / tiles, rows * (tile + 1) / tiles};
+}
+
 template <class T>
-void attend_unit(const AttentionInput& in, int row, int unit, float* out) {
+View<T> view_of(const AttentionInput& in, const Unit& unit) {
+    const CacheShape& shape = in.shape;
+    return {reinterpret_cast<const T*>(in.cache) + shape.head_size() * unit.head,
+            shape.stride(),
+            in.tables + static_cast<size_t>(unit.row) * in.table_stride,
+            shape.head_dim,
+            shape.block_size,
+            shape.width(),
+            shape.k_size()};
+}
+
+int first_seen(const AttentionInput& in, int token) {
+    return in.window > 0 ? std::max(0, in.positions[token] + 1 - in.window) : 0;
+}
+
+// next: what this member does after this; null if that isn't known, or reads the same K and V.
+template <class T>
+void attend_unit(const AttentionInput& in, const Unit& unit, const Unit* next, float* out) {
     const CacheShape& shape = in.shape;
     const int per_head = in.num_query_heads / shape.num_heads;
-    const int first_token = in.starts[row], rows = (in.starts[row + 1] - first_token) * per_head;
-    const int tiles = (rows + TILE - 1) / TILE, head = unit / tiles, tile = unit % tiles;
-    const int begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
-    const View<T> kv{reinterpret_cast<const T*>(in.cache) + shape.head_size() * head,
-                     shape.stride(),
-                     in.tables + static_cast<size_t>(row) * in.table_stride,
-                     shape.head_dim,
-                     shape.block_size,
-                     shape.width(),
-                     shape.k_size()};
+    const int begin = unit.begin, end = unit.end;
+    const View<T> kv = view_of<T>(in, unit);
     Query queries[TILE];
     for (int i = begin; i < end; ++i) {
-        const int token = first_token + i / per_head, query_head = head * per_head + i % per_head;
-        const int seen = in.positions[token] + 1;
+        const int token = in.starts[unit.row] + i / per_head, query_head = unit.head * per_head + i % per_head;
         queries[i - begin] = {in.queries + static_cast<size_t>(token) * in.query_stride + query_head * shape.head_dim,
-                              in.window > 0 ? std::max(0, seen - in.window) : 0, seen,
+                              first_seen(in, token), in.positions[token] + 1,
                               out + (static_cast<size_t>(token) * in.num_query_heads + query_head) * shape.head_dim};
+    }
+    Upcoming<T> upcoming{};
+    const View<T> next_kv = view_of<T>(in, next != nullptr ? *next : unit);
+    if (next != nullptr) {
+        const int token = in.starts[next->row] + next->begin / per_head, first = first_seen(in, token);
+        upcoming = {&next_kv, first / shape.block_size,
+                    std::min(in.positions[token], first + CHUNK) / shape.block_size + 1};
     }
     thread_local Scratch s;
     s.score_stride = std::max(CHUNK, shape.block_size) + shape.width() + LANES;
@@ -259,12 +307,12 @@ void attend_unit(const AttentionInput& in, int row, int unit, float* out) {
     s.part = s.parts_.need(static_cast<size_t>(TILE) * shape.head_dim);
     s.total = s.sums_.need(static_cast<size_t>(TILE) * shape.head_dim);
     switch (end - begin) {
-        case 1: attend_tile<T, 1>(kv, queries, s); break;
-        case 2: attend_tile<T, 2>(kv, queries, s); break;
-        case 3: attend_tile<T, 3>(kv, queries, s); break;
-        case 4: attend_tile<T, 4>(kv, queries, s); break;
-        case 5: attend_tile<T, 5>(kv, queries, s); break;
-        default: attend_tile<T, 6>(kv, queries, s); break;
+        case 1: attend_tile<T, 1>(kv, queries, upcoming, s); break;
+        case 2: attend_tile<T, 2>(kv, queries, upcoming, s); break;
+        case 3: attend_tile<T, 3>(kv, queries, upcoming, s); break;
+        case 4: attend_tile<T, 4>(kv, queries, upcoming, s); break;
+        case 5: attend_tile<T, 5>(kv, queries, upcoming, s); break;
+        default: attend_tile<T, 6>(kv, queries, upcoming, s); break;
     }
 }
 
@@ -311,14 +359,18 @@ int count_units(const AttentionInput& in, int32_t* units) {
 }
 
 void attend(Team::Member& me, const AttentionInput& in, const int32_t* units, float* out) {
-    me.share(units[in.num_rows], 1, [&](int begin, int end) {
-        for (int unit = begin; unit < end; ++unit) {
-            const int row = static_cast<int>(std::upper_bound(units, units + in.num_rows + 1, unit) - units) - 1;
+    const int total = units[in.num_rows], piece = std::clamp(total / (PIECES_PER_MEMBER * me.team_size()), 1, MOST_UNITS);
+    me.share(total, piece, [&](int begin, int end) {
+        Unit unit = unit_at(in, units, begin);
+        for (int index = begin; index < end; ++index) {
+            const Unit next = index + 1 < end ? unit_at(in, units, index + 1) : unit;
+            const bool is_other = next.row != unit.row || next.head != unit.head;
             if (in.shape.is_half) {
-                attend_unit<uint16_t>(in, row, unit - units[row], out);
+                attend_unit<uint16_t>(in, unit, is_other ? &next : nullptr, out);
             } else {
-                attend_unit<float>(in, row, unit - units[row], out);
+                attend_unit<float>(in, unit, is_other ? &next : nullptr, out);
             }
+            unit = next;
         }
     });
 }

@@ -1,8 +1,10 @@
 // A team of threads that computes one parallel region at a time, and how its members share work.
 //
-// The caller of run() is member 0; the others sleep between regions. All members walk through the same stages. A stage
-// ends when its pieces are done, not when all members have come: one that the system gives no core delays nobody unless
-// it holds a piece, and finds the stages that it missed empty. Waiting spins briefly and then sleeps in the kernel.
+// The caller of run() is member 0; the others sleep between regions. All members walk through the same stages. Of each,
+// every member has a part, which it works through in order, so that it reads on in memory where it was; then it helps
+// the others from the ends of theirs. A stage ends when its pieces are done, not when all members have come: one that
+// the system gives no core delays nobody unless it holds a piece, and finds the stages that it missed empty. Waiting
+// spins briefly and then sleeps in the kernel.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +40,7 @@ class Team {
     // What one member knows of a region: which stage it is in.
     class Member {
       public:
-        // Called by all members alike: they claim pieces of [0, total) until none is left, and call body(begin, end) for
+        // Called by all members alike: they take pieces of [0, total) until none is left, and call body(begin, end) for
         // each. Returns when all pieces are done, by whomever.
         template <class Body>
         void share(int total, int piece, Body&& body) {
@@ -46,21 +48,16 @@ class Team {
                 if (total > 0) body(0, total);
                 return;
             }
-            Stage& stage = team_.stages_[stage_++];
-            int done = 0;
-            for (;;) {
-                const int begin = stage.next.fetch_add(piece, std::memory_order_relaxed);
-                if (begin >= total) break;
-                const int end = std::min(begin + piece, total);
-                body(begin, end);
-                done += end - begin;
+            const int stage = stage_++, size = team_.size_;
+            int count = 0;
+            for (int i = 0; i < size; ++i) {
+                const int64_t owner = (index_ + i) % size;
+                Part& part = team_.parts_[stage * size + owner];
+                count += part.work_off(total * owner / size, total * (owner + 1) / size, piece, i == 0, body);
             }
-            if (done > 0 && stage.done.fetch_add(done, std::memory_order_acq_rel) + done == total) {
-                stage.done.notify_all();
-            }
-            for (int so_far; (so_far = stage.done.load(std::memory_order_acquire)) < total;) {
-                wait_while(stage.done, so_far);
-            }
+            std::atomic<int>& done = team_.stages_[stage].done;
+            if (count > 0 && done.fetch_add(count, std::memory_order_acq_rel) + count == total) done.notify_all();
+            for (int so_far; (so_far = done.load(std::memory_order_acquire)) < total;) wait_while(done, so_far);
         }
 
         // The same in pieces small enough to balance the load, and large enough to claim seldom.
@@ -73,8 +70,9 @@ class Team {
 
       private:
         friend class Team;
-        explicit Member(Team& team) : team_(team) {}
+        Member(Team& team, int index) : team_(team), index_(index) {}
         Team& team_;
+        const int index_;
         int stage_ = 0;
     };
 
@@ -83,7 +81,7 @@ class Team {
     template <class Body>
     void run(int stages, Body&& body) {
         if (pin_ && !is_caller_pinned_) is_caller_pinned_ = pin_to_core(0);
-        Member me(*this);
+        Member me(*this, 0);
         if (size_ == 1) return body(me);
         open(stages);
         argument_ = &body;
@@ -97,8 +95,28 @@ class Team {
 
   private:
     struct alignas(64) Stage {
-        std::atomic<int> next{0};  // first piece that nobody has claimed
         std::atomic<int> done{0};
+    };
+
+    // One member's part of a stage: how much of it was taken from its beginning, by that member, and in the upper half how
+    // much from its end, by others. Each may be more than there was.
+    struct alignas(64) Part {
+        std::atomic<uint64_t> taken{0};
+
+        // Does pieces of [begin, end) until none is left; returns how much that was.
+        template <class Body>
+        int work_off(int64_t begin, int64_t end, int piece, bool is_own, Body&& body) {
+            const uint64_t step = is_own ? piece : static_cast<uint64_t>(piece) << 32;
+            int count = 0;
+            for (;;) {
+                const uint64_t before = taken.fetch_add(step, std::memory_order_relaxed);
+                const int64_t front = before & 0xFFFFFFFF, back = before >> 32, left = end - begin - front - back;
+                if (left <= 0) return count;
+                const int64_t size = std::min<int64_t>(piece, left), at = is_own ? begin + front : end - back - size;
+                body(static_cast<int>(at), static_cast<int>(at + size));
+                count += static_cast<int>(size);
+            }
+        }
     };
 
     static constexpr int PIECES_PER_MEMBER = 8;
@@ -106,11 +124,12 @@ class Team {
     static constexpr uint32_t OPEN = 1u << 31;  // of gate_, whose lower bits count the members inside
 
     void open(int stages) {
-        if (static_cast<int>(stages_.size()) < stages) stages_ = std::vector<Stage>(stages);
-        for (int i = 0; i < stages; ++i) {
-            stages_[i].next.store(0, std::memory_order_relaxed);
-            stages_[i].done.store(0, std::memory_order_relaxed);
+        if (static_cast<int>(stages_.size()) < stages) {
+            stages_ = std::vector<Stage>(stages);
+            parts_ = std::vector<Part>(stages * size_);
         }
+        for (int i = 0; i < stages; ++i) stages_[i].done.store(0, std::memory_order_relaxed);
+        for (int i = 0; i < stages * size_; ++i) parts_[i].taken.store(0, std::memory_order_relaxed);
     }
 
     // Lets nobody in any more, and waits for those inside.
@@ -141,7 +160,7 @@ class Team {
             seen = region_.load(std::memory_order_acquire);
             if (is_ended_) return;
             if (!enter()) continue;
-            Member me(*this);
+            Member me(*this, member);
             work_(argument_, me);
             leave();
         }
@@ -181,6 +200,7 @@ class Team {
     bool is_caller_pinned_ = false;
     std::vector<std::thread> threads_;
     std::vector<Stage> stages_;
+    std::vector<Part> parts_;  // by stage and member
     void* argument_ = nullptr;
     void (*work_)(void*, Member&) = nullptr;
     std::atomic<bool> is_ended_{false};
