@@ -17,6 +17,8 @@ constexpr int TILE8 = 4;
 constexpr int PIECE = MAX_EXPANDED;
 // With so many rows, quantised panels are multiplied without being expanded to memory.
 constexpr int DIRECT_ROWS = 3;
+// With as few rows, depths of 16-bit numbers taken at once: what is fetched ahead is used while it is still near.
+constexpr int SHORT_PIECE = 64;
 
 using Tile = float[ROW_BLOCK * COLUMNS];
 
@@ -93,8 +95,9 @@ void add_floats(const uint8_t* from, const float* in, int stride, int row, int r
 
 template <Format F>
 void panel_of_floats(const uint8_t* panel, const Activations& in, int row, int rows, float* out) {
-    for (int depth = 0; depth < in.k; depth += PIECE) {
-        const int depths = std::min(PIECE, in.k - depth);
+    const int piece = F != Format::F32 && rows <= DIRECT_ROWS ? SHORT_PIECE : PIECE;
+    for (int depth = 0; depth < in.k; depth += piece) {
+        const int depths = std::min(piece, in.k - depth);
         const uint8_t* from = panel + static_cast<size_t>(depth) * layout(F).panel_bytes;
         add_floats<F>(from, in.floats, in.k, row, rows, depth, depths, out);
     }

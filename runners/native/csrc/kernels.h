@@ -14,7 +14,7 @@ constexpr int TILE = 6;
 
 namespace kernel {
 
-constexpr int PREFETCH_BYTES = 2048;
+constexpr int PREFETCH_BYTES = 1024;
 
 HR_INLINE void prefetch_ahead(const uint8_t* from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) prefetch(from + PREFETCH_BYTES + i);
