@@ -12,8 +12,8 @@
 
 namespace hr {
 
-// Depths that are expanded at once.
-constexpr int MAX_EXPANDED = 256;
+// Depths that are expanded at once: with the inputs of a tile's rows, they fit in the first cache.
+constexpr int MAX_EXPANDED = 320;
 
 struct Expanded {
     alignas(64) int16_t codes[MAX_EXPANDED * COLUMNS];  // or 8-bit codes, in the first half

@@ -72,7 +72,7 @@ HR_INLINE void for_tiles(int rows, Run&& run) {
 
 // Bytes of a whole piece of a panel.
 template <Format F>
-constexpr size_t PIECE_BYTES = static_cast<size_t>(PIECE) / layout(F).depth * layout(F).panel_bytes;
+constexpr size_t PIECE_BYTES = static_cast<size_t>(PIECE) * layout(F).panel_bytes / layout(F).depth;
 
 // Fetches one part of so many of the piece that begins at `from`.
 template <Format F>
@@ -151,7 +151,7 @@ void panel_of_16(const uint8_t* panel, const Activations& in, int row, int rows,
     for (int depth = 0; depth < in.k; depth += PIECE) {
         const int depths = std::min(PIECE, in.k - depth);
         expand::to16<F>(groups, depth, depths, w);
-        const uint8_t* next = groups + static_cast<size_t>(depth + depths) / layout(F).depth * layout(F).panel_bytes;
+        const uint8_t* next = groups + static_cast<size_t>(depth + depths) * layout(F).panel_bytes / layout(F).depth;
         for_tiles<TILE>(rows, [&](int first, int size, int index, int count) {
             fetch_part<F>(next, index, count);
             const Inputs<int16_t> tile = inputs16(in, row + first, size, depth);
@@ -173,7 +173,7 @@ void panel_of_8(const uint8_t* panel, const Activations& in, int row, int rows, 
     for (int depth = 0; depth < in.k; depth += PIECE) {
         const int depths = std::min(PIECE, in.k - depth);
         expand::to8<F>(groups, depth, depths, w);
-        const uint8_t* next = groups + static_cast<size_t>(depth + depths) / layout(F).depth * layout(F).panel_bytes;
+        const uint8_t* next = groups + static_cast<size_t>(depth + depths) * layout(F).panel_bytes / layout(F).depth;
         for_tiles<TILE8>(rows, [&](int first, int size, int index, int count) {
             fetch_part<F>(next, index, count);
             const Inputs<int8_t> tile = inputs8(in, row + first, size, depth);
