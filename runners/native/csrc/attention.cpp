@@ -12,6 +12,7 @@ namespace {
 constexpr int TILE = 6;     // queries of one head of K and V that are computed together
 constexpr int CHUNK = 256;  // tokens of context that are computed together, about
 constexpr float MASKED = -INFINITY;
+constexpr int MOST_TILES = 8;  // of a unit, which see K and V together while those are in the second cache
 constexpr int PIECES_PER_MEMBER = 8, MOST_UNITS = 8;  // one after the other, so that the next one's K and V can be fetched
 
 HR_INLINE floats load_any(const float* p) { return load(p); }
@@ -26,7 +27,7 @@ struct Query {
 
 struct Scratch {
     Buffer<float> scores_, parts_, sums_;
-    float *scores, *part, *total;
+    float *scores, *part;
     int score_stride;
 };
 
@@ -224,44 +225,69 @@ void score_chunk(const View<T>& kv, const Query* queries, int first_block, int e
     }
 }
 
+// Queries that are computed together, and what they have seen so far.
+struct Tile {
+    Query queries[TILE];
+    int size, begin, end;  // the context that any of them sees
+    Softmax all[TILE];
+    float* total;  // (size, head_dim)
+};
+
 template <class T, int R>
-void attend_tile(const View<T>& kv, const Query* queries, const Upcoming<T>& upcoming, Scratch& s) {
-    int begin = queries[0].begin, end = queries[0].end;
-    for (int r = 1; r < R; ++r) begin = std::min(begin, queries[r].begin), end = std::max(end, queries[r].end);
-    const int step = std::max(1, CHUNK / kv.block_size) * kv.block_size;
-    Softmax all[R];
-    for (int chunk = begin / step * step; chunk < end; chunk += step) {
-        const int first = std::max(chunk, begin), last = std::min(chunk + step, end);
-        score_chunk<T, R>(kv, queries, first / kv.block_size, (last - 1) / kv.block_size + 1, chunk, s);
-        const int first_lane = (first - chunk) / LANES * LANES, end_lane = (last - chunk + LANES - 1) / LANES * LANES;
-        Softmax of_chunk[R];
-        for (int r = 0; r < R; ++r) {
-            of_chunk[r] = weigh(s.scores + r * s.score_stride, first_lane, end_lane, queries[r].begin - chunk,
-                                queries[r].end - chunk);
-        }
-        const int next = chunk + step, next_end = (std::min(next + step, end) - 1) / kv.block_size + 1;
-        mix_chunk<T, R>(kv, first, last, chunk, next < end ? Upcoming<T>{&kv, next / kv.block_size, next_end} : upcoming, s);
-        for (int r = 0; r < R; ++r) {
-            merge(all[r], of_chunk[r], s.total + r * kv.head_dim, s.part + r * kv.head_dim, kv.head_dim);
-        }
-    }
+void attend_chunk(const View<T>& kv, Tile& tile, int chunk, int step, const Upcoming<T>& upcoming, const Scratch& s) {
+    const int first = std::max(chunk, tile.begin), last = std::min(chunk + step, tile.end);
+    score_chunk<T, R>(kv, tile.queries, first / kv.block_size, (last - 1) / kv.block_size + 1, chunk, s);
+    const int first_lane = (first - chunk) / LANES * LANES, end_lane = (last - chunk + LANES - 1) / LANES * LANES;
+    Softmax of_chunk[R];
     for (int r = 0; r < R; ++r) {
-        const floats inverse = set1(1.0f / all[r].sum);
-        const float* total = s.total + r * kv.head_dim;
-        for (int d = 0; d < kv.head_dim; d += LANES) store(queries[r].out + d, mul(load(total + d), inverse));
+        const Query& query = tile.queries[r];
+        of_chunk[r] = weigh(s.scores + r * s.score_stride, first_lane, end_lane, query.begin - chunk, query.end - chunk);
+    }
+    mix_chunk<T, R>(kv, first, last, chunk, upcoming, s);
+    for (int r = 0; r < R; ++r) {
+        merge(tile.all[r], of_chunk[r], tile.total + r * kv.head_dim, s.part + r * kv.head_dim, kv.head_dim);
     }
 }
 
-// A piece of work: queries of one row that share a head of K and V.
+template <class T>
+void attend_chunk(const View<T>& kv, Tile& tile, int chunk, int step, const Upcoming<T>& upcoming, const Scratch& s) {
+    switch (tile.size) {
+        case 1: return attend_chunk<T, 1>(kv, tile, chunk, step, upcoming, s);
+        case 2: return attend_chunk<T, 2>(kv, tile, chunk, step, upcoming, s);
+        case 3: return attend_chunk<T, 3>(kv, tile, chunk, step, upcoming, s);
+        case 4: return attend_chunk<T, 4>(kv, tile, chunk, step, upcoming, s);
+        case 5: return attend_chunk<T, 5>(kv, tile, chunk, step, upcoming, s);
+        default: return attend_chunk<T, 6>(kv, tile, chunk, step, upcoming, s);
+    }
+}
+
+void finish(const Tile& tile, int head_dim) {
+    for (int r = 0; r < tile.size; ++r) {
+        const floats inverse = set1(1.0f / tile.all[r].sum);
+        const float* total = tile.total + r * head_dim;
+        for (int d = 0; d < head_dim; d += LANES) store(tile.queries[r].out + d, mul(load(total + d), inverse));
+    }
+}
+
+// A piece of work: tiles of one row that share a head of K and V.
 struct Unit {
-    int row, head, begin, end;  // of the row's queries of this head
+    int row, head, first_tile, end_tile;
+    int queries, tiles;  // of the row at this head
+
+    int first_query(int tile) const { return static_cast<int>(static_cast<int64_t>(queries) * tile / tiles); }
 };
+
+int queries_of(const AttentionInput& in, int row) {
+    return (in.starts[row + 1] - in.starts[row]) * (in.num_query_heads / in.shape.num_heads);
+}
+
+int divided_up(int count, int by) { return (count + by - 1) / by; }
 
 Unit unit_at(const AttentionInput& in, const int32_t* units, int index) {
     const int row = static_cast<int>(std::upper_bound(units, units + in.num_rows + 1, index) - units) - 1;
-    const int rows = (in.starts[row + 1] - in.starts[row]) * (in.num_query_heads / in.shape.num_heads);
-    const int tiles = (rows + TILE - 1) / TILE, within = index - units[row], tile = within % tiles;
-    return {row, within / tiles, rows * tile / tiles, rows * (tile + 1) / tiles};
+    const int queries = queries_of(in, row), tiles = divided_up(queries, TILE), parts = divided_up(tiles, in.tiles_per_unit);
+    const int within = index - units[row], first = within % parts * in.tiles_per_unit;
+    return {row, within / parts, first, std::min(first + in.tiles_per_unit, tiles), queries, tiles};
 }
 
 template <class T>
@@ -280,40 +306,53 @@ int first_seen(const AttentionInput& in, int token) {
     return in.window > 0 ? std::max(0, in.positions[token] + 1 - in.window) : 0;
 }
 
+Tile tile_at(const AttentionInput& in, const Unit& unit, int index, float* total, float* out) {
+    const int head_dim = in.shape.head_dim, per_head = in.num_query_heads / in.shape.num_heads;
+    const int begin = unit.first_query(index), end = unit.first_query(index + 1);
+    Tile tile;
+    tile.size = end - begin, tile.total = total;
+    for (int i = begin; i < end; ++i) {
+        const int token = in.starts[unit.row] + i / per_head, query_head = unit.head * per_head + i % per_head;
+        tile.queries[i - begin] = {in.queries + static_cast<size_t>(token) * in.query_stride + query_head * head_dim,
+                                   first_seen(in, token), in.positions[token] + 1,
+                                   out + (static_cast<size_t>(token) * in.num_query_heads + query_head) * head_dim};
+    }
+    tile.begin = tile.queries[0].begin, tile.end = tile.queries[tile.size - 1].end;  // both rise with the position
+    return tile;
+}
+
+// All tiles see a chunk before the next one, so that its K and V come from memory once.
 // next: what this member does after this; null if that isn't known, or reads the same K and V.
 template <class T>
 void attend_unit(const AttentionInput& in, const Unit& unit, const Unit* next, float* out) {
     const CacheShape& shape = in.shape;
-    const int per_head = in.num_query_heads / shape.num_heads;
-    const int begin = unit.begin, end = unit.end;
-    const View<T> kv = view_of<T>(in, unit);
-    Query queries[TILE];
-    for (int i = begin; i < end; ++i) {
-        const int token = in.starts[unit.row] + i / per_head, query_head = unit.head * per_head + i % per_head;
-        queries[i - begin] = {in.queries + static_cast<size_t>(token) * in.query_stride + query_head * shape.head_dim,
-                              first_seen(in, token), in.positions[token] + 1,
-                              out + (static_cast<size_t>(token) * in.num_query_heads + query_head) * shape.head_dim};
-    }
-    Upcoming<T> upcoming{};
-    const View<T> next_kv = view_of<T>(in, next != nullptr ? *next : unit);
-    if (next != nullptr) {
-        const int token = in.starts[next->row] + next->begin / per_head, first = first_seen(in, token);
-        upcoming = {&next_kv, first / shape.block_size,
-                    std::min(in.positions[token], first + CHUNK) / shape.block_size + 1};
-    }
+    const int count = unit.end_tile - unit.first_tile;
     thread_local Scratch s;
     s.score_stride = std::max(CHUNK, shape.block_size) + shape.width() + LANES;
     s.scores = s.scores_.need(static_cast<size_t>(TILE) * s.score_stride);
     s.part = s.parts_.need(static_cast<size_t>(TILE) * shape.head_dim);
-    s.total = s.sums_.need(static_cast<size_t>(TILE) * shape.head_dim);
-    switch (end - begin) {
-        case 1: attend_tile<T, 1>(kv, queries, upcoming, s); break;
-        case 2: attend_tile<T, 2>(kv, queries, upcoming, s); break;
-        case 3: attend_tile<T, 3>(kv, queries, upcoming, s); break;
-        case 4: attend_tile<T, 4>(kv, queries, upcoming, s); break;
-        case 5: attend_tile<T, 5>(kv, queries, upcoming, s); break;
-        default: attend_tile<T, 6>(kv, queries, upcoming, s); break;
+    float* totals = s.sums_.need(static_cast<size_t>(MOST_TILES) * TILE * shape.head_dim);
+    Tile tiles[MOST_TILES];
+    for (int i = 0; i < count; ++i) {
+        tiles[i] = tile_at(in, unit, unit.first_tile + i, totals + static_cast<size_t>(i) * TILE * shape.head_dim, out);
     }
+    const View<T> kv = view_of<T>(in, unit), next_kv = view_of<T>(in, next != nullptr ? *next : unit);
+    Upcoming<T> after{};
+    if (next != nullptr) {
+        const int token = in.starts[next->row], first = first_seen(in, token);
+        const int last = std::min(in.positions[token], first + CHUNK);
+        after = {&next_kv, first / shape.block_size, last / shape.block_size + 1};
+    }
+    const int step = std::max(1, CHUNK / shape.block_size) * shape.block_size, end = tiles[count - 1].end;
+    for (int chunk = tiles[0].begin / step * step; chunk < end; chunk += step) {
+        const int beyond = chunk + step, beyond_end = (std::min(beyond + step, end) - 1) / shape.block_size + 1;
+        const Upcoming<T> upcoming = beyond < end ? Upcoming<T>{&kv, beyond / shape.block_size, beyond_end} : after;
+        for (int i = 0; i < count; ++i) {
+            if (tiles[i].end <= chunk || tiles[i].begin >= beyond) continue;
+            attend_chunk<T>(kv, tiles[i], chunk, step, i == count - 1 ? upcoming : Upcoming<T>{}, s);
+        }
+    }
+    for (int i = 0; i < count; ++i) finish(tiles[i], shape.head_dim);
 }
 
 template <class T>
@@ -348,14 +387,19 @@ void write_cache(const CacheShape& shape, uint8_t* cache, int64_t slot, const fl
     }
 }
 
-int count_units(const AttentionInput& in, int32_t* units) {
-    const int per_head = in.num_query_heads / in.shape.num_heads;
+int choose_tiles_per_unit(const AttentionInput& in, int team_size) {
+    int64_t tiles = 0;
+    for (int row = 0; row < in.num_rows; ++row) tiles += divided_up(queries_of(in, row), TILE);
+    const int64_t share = tiles * in.shape.num_heads / (PIECES_PER_MEMBER * team_size);
+    return static_cast<int>(std::clamp<int64_t>(share, 1, MOST_TILES));
+}
+
+void count_units(const AttentionInput& in, int32_t* units) {
     units[0] = 0;
     for (int row = 0; row < in.num_rows; ++row) {
-        const int queries = (in.starts[row + 1] - in.starts[row]) * per_head;
-        units[row + 1] = units[row] + in.shape.num_heads * ((queries + TILE - 1) / TILE);
+        const int tiles = divided_up(queries_of(in, row), TILE);
+        units[row + 1] = units[row] + in.shape.num_heads * divided_up(tiles, in.tiles_per_unit);
     }
-    return units[in.num_rows];
 }
 
 void attend(Team::Member& me, const AttentionInput& in, const int32_t* units, float* out) {

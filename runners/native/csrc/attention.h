@@ -44,13 +44,17 @@ struct AttentionInput {
     const int32_t* tables;     // (rows, table_stride)
     int table_stride;
     int num_rows;
+    int tiles_per_unit;
 };
 
-// Called by all members of a region alike. out: (tokens, num_query_heads * head_dim). units: (num_rows + 1,) scratch that
-// all members share, filled in before by count_units.
+// Called by all members of a region alike. out: (tokens, num_query_heads * head_dim). units: (num_rows + 1,) that all
+// members share, from count_units.
 void attend(Team::Member& me, const AttentionInput& in, const int32_t* units, float* out);
 
-// Counts the pieces of work of each row, added up: units[r] comes before row r. Returns the total.
-int count_units(const AttentionInput& in, int32_t* units);
+// How many tiles of queries a piece of work has, for so many threads. Reads the shape, heads and rows only.
+int choose_tiles_per_unit(const AttentionInput& in, int team_size);
+
+// Counts the pieces of work of each row, added up: units[r] come before row r. Reads tiles_per_unit too.
+void count_units(const AttentionInput& in, int32_t* units);
 
 }  // namespace hr

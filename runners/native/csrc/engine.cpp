@@ -97,7 +97,8 @@ void Engine::prepare(const hr_batch& b) {
     numbers_.need(b.num_tokens, std::max({model_.hidden, query_width(), model_.inner}), AS_16_BIT | AS_8_BIT, nullptr);
     AttentionInput in{};
     in.shape = shapes_[0], in.num_query_heads = model_.num_heads, in.starts = b.starts, in.num_rows = b.num_rows;
-    attention_units_ = count_units(in, units_.need(b.num_rows + 1));
+    in.tiles_per_unit = tiles_per_unit_ = choose_tiles_per_unit(in, team_.size());
+    count_units(in, units_.need(b.num_rows + 1));
 }
 
 void Engine::step(const hr_batch& batch) {
@@ -172,7 +173,8 @@ void Engine::attention(Team::Member& me, const hr_batch& batch, const hr_layer& 
                                    batch.positions,
                                    batch.tables[layer.group],
                                    batch.table_width,
-                                   batch.num_rows};
+                                   batch.num_rows,
+                                   tiles_per_unit_};
     attend(me, attention, units_.get(), mixed_.get());
     const int out_forms = forms_of(*layer.o, mode_);
     const Activations mixed = numbers_.need(0, query_width(), out_forms, mixed_.get());

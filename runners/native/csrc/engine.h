@@ -62,8 +62,7 @@ class Engine {
     Buffer<int32_t> units_;
     ActivationBuffers numbers_;
     // Set by prepare() for the step's size: members of a region only read them.
-    int attention_units_ = 0;
-    int max_logits_ = 0;
+    int tiles_per_unit_ = 1;
     Buffer<float> head_in_;  // (num_logits, hidden)
 };
 
