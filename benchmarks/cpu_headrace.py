@@ -10,6 +10,10 @@ import cpu_side
 from headrace import Engine, SamplingParams
 
 
+STEP_MS = 1000.0
+"""Prompts first, as llama-batched-bench has it: by default steps are short, and streams would end before all decode."""
+
+
 class Headrace:
     """An engine on this process's loop, as LLM has it."""
 
@@ -19,7 +23,7 @@ class Headrace:
 
     def __init__(self, model: str, config: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._engine = Engine(model, config=config, processes="inline")
+        self._engine = Engine(model, config=config, processes="inline", step_ms=STEP_MS)
         self._loop.run_until_complete(self._engine.start())
 
     def generate(self, prompts: list[list[int]], max_tokens: int) -> cpu_side.Figures:
