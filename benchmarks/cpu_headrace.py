@@ -9,7 +9,6 @@ import cpu_side
 
 from headrace import Engine, SamplingParams
 
-
 STEP_MS = 1000.0
 """Prompts first, as llama-batched-bench has it: by default steps are short, and streams would end before all decode."""
 
