@@ -57,11 +57,16 @@ def context_of(config: EngineConfig, path: Path, rows: int) -> RunnerContext:
 
 def decode(model: NativeModel, rows: int, context: int, vocab_size: int) -> str:
     """Measure one token of each of so many rows, whose K/V hold `context` tokens."""
+    step = decode_step(model, rows, context, vocab_size)
+    return rate(lambda: model.forward(step), rows, REPEATS * max(1, 16 // rows))
+
+
+def decode_step(model: NativeModel, rows: int, context: int, vocab_size: int) -> Batch:
+    """Fill the K/V of so many rows, and make the step of the next token of each."""
     stride = context // BLOCK_SIZE + 1
     for first in range(0, rows, 4):
         model.forward(batch_of(range(first, min(first + 4, rows)), stride, 0, context - 1, vocab_size))
-    step = batch_of(range(rows), stride, context - 1, 1, vocab_size)
-    return rate(lambda: model.forward(step), rows, REPEATS * max(1, 16 // rows))
+    return batch_of(range(rows), stride, context - 1, 1, vocab_size)
 
 
 def prefill(model: NativeModel, rows: int, length: int, vocab_size: int) -> str:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from native_kernels import BLOCK_SIZE, batch_of, context_of
+from native_kernels import BLOCK_SIZE, context_of, decode_step
 
 from headrace.core.config import EngineConfig
 from headrace.core.model_files.resolve import resolve_model
@@ -21,6 +21,7 @@ from headrace.runners.native.model import NativeModel
 from headrace.runners.native.options import NativeOptions
 
 CONTEXT = 160
+TOKEN_IDS = 1000
 
 
 def main() -> None:
@@ -53,16 +54,12 @@ def load(given: argparse.Namespace, sources: Path, rows: int) -> NativeModel:
 
 def measure(models: list[NativeModel], rows: int, pairs: int) -> np.ndarray:
     """Time steps of one token of each row in turns, another model first each time; returns seconds, (2, pairs)."""
-    stride = CONTEXT // BLOCK_SIZE + 1
-    for model in models:
-        for first in range(0, rows, 4):
-            model.forward(batch_of(range(first, min(first + 4, rows)), stride, 0, CONTEXT - 1, 1000))
-    step = batch_of(range(rows), stride, CONTEXT - 1, 1, 1000)
+    steps = [decode_step(model, rows, CONTEXT, TOKEN_IDS) for model in models]
     times = np.zeros((2, pairs))
     for pair in range(-1, pairs):  # the first one warms up
         for which in (0, 1) if pair % 2 else (1, 0):
             started = time.perf_counter()
-            models[which].forward(step)
+            models[which].forward(steps[which])
             times[which, pair] = time.perf_counter() - started
     for model in models:
         model.close()

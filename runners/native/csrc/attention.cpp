@@ -13,7 +13,7 @@ constexpr int TILE = 6;     // queries of one head of K and V that are computed 
 constexpr int CHUNK = 256;  // tokens of context that are computed together, about
 constexpr float MASKED = -INFINITY;
 constexpr int MOST_TILES = 8;  // of a unit, which see K and V together while those are in the second cache
-constexpr int PIECES_PER_MEMBER = 8, MOST_UNITS = 8;  // one after the other, so that the next one's K and V can be fetched
+constexpr int MOST_UNITS = 8;  // one after the other, so that the next one's K and V can be fetched
 
 HR_INLINE floats load_any(const float* p) { return load(p); }
 HR_INLINE floats load_any(const uint16_t* p) { return load_f16(p); }
@@ -355,42 +355,12 @@ void attend_unit(const AttentionInput& in, const Unit& unit, const Unit* next, f
     for (int i = 0; i < count; ++i) finish(tiles[i], shape.head_dim);
 }
 
-template <class T>
-void write_token(const CacheShape& shape, T* cache, int64_t slot, const float* k, const float* v, void (*put)(T*, const float*, int, int)) {
-    const int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
-    T* head = cache + shape.stride() * block;
-    for (int h = 0; h < shape.num_heads; ++h, head += shape.head_size(), k += shape.head_dim, v += shape.head_dim) {
-        put(head + offset, k, shape.head_dim, shape.width());
-        put(head + shape.k_size() + offset * shape.head_dim, v, shape.head_dim, 1);
-    }
-}
-
-void put_floats(float* to, const float* from, int count, int stride) {
-    for (int i = 0; i < count; ++i) to[static_cast<size_t>(i) * stride] = from[i];
-}
-
-void put_halves(uint16_t* to, const float* from, int count, int stride) {
-    for (int i = 0; i < count; i += LANES) {
-        uint16_t eight[LANES];
-        store_f16(eight, load(from + i));
-        for (int j = 0; j < LANES; ++j) to[static_cast<size_t>(i + j) * stride] = eight[j];
-    }
-}
-
 }  // namespace
-
-void write_cache(const CacheShape& shape, uint8_t* cache, int64_t slot, const float* k, const float* v) {
-    if (shape.is_half) {
-        write_token(shape, reinterpret_cast<uint16_t*>(cache), slot, k, v, put_halves);
-    } else {
-        write_token(shape, reinterpret_cast<float*>(cache), slot, k, v, put_floats);
-    }
-}
 
 int choose_tiles_per_unit(const AttentionInput& in, int team_size) {
     int64_t tiles = 0;
     for (int row = 0; row < in.num_rows; ++row) tiles += divided_up(queries_of(in, row), TILE);
-    const int64_t share = tiles * in.shape.num_heads / (PIECES_PER_MEMBER * team_size);
+    const int64_t share = tiles * in.shape.num_heads / (Team::PIECES_PER_MEMBER * team_size);
     return static_cast<int>(std::clamp<int64_t>(share, 1, MOST_TILES));
 }
 
@@ -403,7 +373,7 @@ void count_units(const AttentionInput& in, int32_t* units) {
 }
 
 void attend(Team::Member& me, const AttentionInput& in, const int32_t* units, float* out) {
-    const int total = units[in.num_rows], piece = std::clamp(total / (PIECES_PER_MEMBER * me.team_size()), 1, MOST_UNITS);
+    const int total = units[in.num_rows], piece = std::min(me.piece(total), MOST_UNITS);
     me.share(total, piece, [&](int begin, int end) {
         Unit unit = unit_at(in, units, begin);
         for (int index = begin; index < end; ++index) {

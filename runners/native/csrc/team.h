@@ -37,6 +37,8 @@ class Team {
     }
     int size() const { return size_; }
 
+    static constexpr int PIECES_PER_MEMBER = 8;
+
     // What one member knows of a region: which stage it is in.
     class Member {
       public:
@@ -63,8 +65,10 @@ class Team {
         // The same in pieces small enough to balance the load, and large enough to claim seldom.
         template <class Body>
         void share(int total, Body&& body) {
-            share(total, std::max(1, total / (PIECES_PER_MEMBER * team_.size_)), body);
+            share(total, piece(total), body);
         }
+
+        int piece(int total) const { return std::max(1, total / (PIECES_PER_MEMBER * team_.size_)); }
 
         int team_size() const { return team_.size_; }
 
@@ -119,7 +123,6 @@ class Team {
         }
     };
 
-    static constexpr int PIECES_PER_MEMBER = 8;
     static constexpr int SPINS = 2000;
     static constexpr uint32_t OPEN = 1u << 31;  // of gate_, whose lower bits count the members inside
 
